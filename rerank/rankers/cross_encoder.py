@@ -76,6 +76,8 @@ class PairScorer:
     Attributes:
         tokenizer: of the model.
         max_tokens: the longest pair, in tokens.
+        fewest_cut_tokens: the shortest pair whose passage may have been cut, in tokens.
+        cuts_query: the model has a limit for the query, to which rendering cuts it.
         reads_instruction: the chat template has a place for one.
         gives_probabilities: its activation is a sigmoid, or it has two labels.
         revision: SHA-256 of the weights.
@@ -87,7 +89,7 @@ class PairScorer:
 
     def __init__(self, folder: Path, device: str = "auto", precision: Precision = "auto") -> None:
         check_cross_encoder(folder)
-        self._folder, self.device = folder, pick_device(device)
+        self._folder, self.device, self.cuts_query = folder, pick_device(device), False
         self._lock = threading.Lock()
         self._relevant: int | None = None
         transformers_logging.disable_progress_bar()
@@ -122,6 +124,10 @@ class PairScorer:
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         return cast(PreTrainedTokenizerBase, self._model.tokenizer)
+
+    @property
+    def fewest_cut_tokens(self) -> int:
+        return self.max_tokens
 
     @property
     def chat_template(self) -> str:
@@ -326,7 +332,7 @@ class CrossEncoderRanker(Ranker):
         """Cuts a query that leaves a passage no room in a chat; of two bare texts, the library cuts the longer."""
         tokens, most = self._scorer.count(query.text), self._scorer.max_tokens
         room, limit = self._scorer.room(query.text, query.instruction)
-        if room < 2 * _LEAST_PASSAGE_TOKENS:
+        if limit < _LEAST_PASSAGE_TOKENS:
             raise InvalidRequest(
                 "query.instruction",
                 f"prompt and instruction take {most - room} of the {most} tokens that {self.info.model_id} reads; "
@@ -335,6 +341,8 @@ class CrossEncoderRanker(Ranker):
             )
         if tokens <= limit:
             return query
+        if self._scorer.cuts_query:
+            return replace(query, is_truncated=True)
         if self._scorer.chat_template:
             return replace(query, text=first_tokens(query.text, limit, self._scorer.token_ends), is_truncated=True)
         longest = max(map(self._scorer.count, passages), default=0)
@@ -345,7 +353,7 @@ class CrossEncoderRanker(Ranker):
         query, texts = window.query, [passage.text for passage in window.passages]
         pairs = self._scorer.render(query.text, texts, query.instruction)
         lengths = [len(pair["input_ids"]) for pair in pairs]
-        full = [place for place, length in enumerate(lengths) if length >= self._scorer.max_tokens]
+        full = [place for place, length in enumerate(lengths) if length >= self._scorer.fewest_cut_tokens]
         uncut = self._scorer.render(query.text, [texts[place] for place in full], query.instruction, cut=False)
         cut = [len(pair["input_ids"]) > lengths[place] for place, pair in zip(full, uncut, strict=True)]
         truncated = tuple(place for place, is_cut in zip(full, cut, strict=True) if is_cut)

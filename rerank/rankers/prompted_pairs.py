@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
 from torch import nn
@@ -38,6 +38,7 @@ Pair: TypeAlias = Mapping[str, Sequence[int]]
 _Read: TypeAlias = Callable[[Sequence[torch.Tensor]], torch.Tensor]
 
 _PLACE = re.compile(r"\{(\w+)\}")
+_TEXTS = re.compile(r"\{(query|passage|instruction)\}")
 _ACTIVATIONS: Mapping[str, nn.Module] = {
     "identity": nn.Identity(),
     "sigmoid": nn.Sigmoid(),
@@ -45,12 +46,97 @@ _ACTIVATIONS: Mapping[str, nn.Module] = {
 }
 
 
-class PromptedScorer:
+class _Shared(NamedTuple):
+    """Texts of the prompts of a query, and token ids of each of their pieces; none of the one with the passage."""
+
+    texts: Mapping[str, str]
+    pieces: Sequence[Sequence[int]]
+
+
+class PairRenderer:
+    """Renders pairs as the prompts of a profile. Safe between threads.
+
+    Args:
+        tokenizer: of the model.
+        prompt: of the profile, with the words of its publisher.
+        context_tokens: the most tokens that the model reads.
+
+    Attributes: see `rerank.rankers.cross_encoder.PairScorer`.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt: PairPrompt, context_tokens: int) -> None:
+        self._prompt, self.tokenizer = prompt, tokenizer
+        self.tokenizer.truncation_side = "right"
+        self._tokens = PromptTokenizer(tokenizer)
+        special = {"bos": tokenizer.bos_token, "eos": tokenizer.eos_token}
+        self._special = {name: str(token) for name, token in special.items() if token}
+        self._fixed = [None if _TEXTS.search(piece) else self._ids(piece) for piece in prompt.pieces]
+        self._place = next(number for number, piece in enumerate(prompt.pieces) if "{passage}" in piece)
+        uncounted = sum(len(self._fixed[number] or ()) for number in prompt.uncounted)
+        self.max_tokens = min(context_tokens, (prompt.max_tokens or context_tokens) + uncounted)
+        self.fewest_cut_tokens = min(self.max_tokens, prompt.passage_tokens or self.max_tokens)
+        self.cuts_query = prompt.query_tokens is not None
+        self._query_tokens = min(self.max_tokens * 3 // 4, prompt.query_tokens or self.max_tokens)
+        self.reads_instruction = any("{instruction}" in piece for piece in prompt.pieces)
+        instructions = (prompt.with_instruction, prompt.without_instruction) if self.reads_instruction else ()
+        self.chat_template = "".join((*prompt.pieces, *instructions))
+
+    def render(self, query: str, passages: Sequence[str], instruction: str = "", cut: bool = True) -> list[Pair]:
+        """One prompt per passage; `cut`: the passage is cut so that the prompt has at most `max_tokens`."""
+        shared = self._shared(query, instruction)
+        return [{"input_ids": self._rendered(shared, passage, cut)} for passage in passages]
+
+    def room(self, query: str, instruction: str) -> tuple[int, int]:
+        """Returns the tokens for query and passage in a pair with this instruction, and the most tokens of a query."""
+        empty = self._shared("", instruction)
+        room = self.max_tokens - len(self._rendered(empty, "", cut=False))
+        if not self.cuts_query:
+            return room, room // 2
+        place = next(number for number, piece in enumerate(self._prompt.pieces) if "{query}" in piece)
+        return room, self._query_tokens - len(empty.pieces[place])
+
+    def count(self, text: str) -> int:
+        """Returns the number of tokens of a text."""
+        return len(self._tokens.ids(text))
+
+    def token_ends(self, text: str) -> list[int]:
+        """Returns the end of each token of a text, in characters."""
+        return list(self._tokens.ends(text))
+
+    def _shared(self, query: str, instruction: str) -> _Shared:
+        """Reads what the prompts of a query have in common; the piece of the query is cut to its own limit."""
+        form = self._prompt.with_instruction if instruction else self._prompt.without_instruction
+        texts = {
+            "query": query.strip() if self._prompt.strips_texts else query,
+            "instruction": form.replace("{instruction}", instruction),
+        }
+        pieces = list[Sequence[int]]()
+        for number, (piece, fixed) in enumerate(zip(self._prompt.pieces, self._fixed, strict=True)):
+            ids = [] if number == self._place else self._ids(piece, texts) if fixed is None else fixed
+            pieces.append(ids[: self._query_tokens] if self.cuts_query and "{query}" in piece else ids)
+        return _Shared(texts, pieces)
+
+    def _rendered(self, shared: _Shared, passage: str, cut: bool) -> list[int]:
+        text = passage.strip() if self._prompt.strips_texts else passage
+        ids = self._ids(self._prompt.pieces[self._place], {**shared.texts, "passage": text})
+        if cut:
+            room = max(0, self.max_tokens - sum(map(len, shared.pieces)))
+            ids = ids[: min(room, self._prompt.passage_tokens or room)]
+        pieces = [*shared.pieces]
+        pieces[self._place] = ids
+        return [token for piece in pieces for token in piece]
+
+    def _ids(self, piece: str, texts: Mapping[str, str] | None = None) -> list[int]:
+        values = {**self._special, **(texts or {})}
+        return self._tokens.ids(_PLACE.sub(lambda match: values.get(match[1], ""), piece))
+
+
+class PromptedScorer(PairRenderer):
     """Renders pairs as the prompts of a profile, and scores them. Safe between threads.
 
     Args:
         folder: of a causal LM, of a classifier with one label, or of an encoder-decoder; or of an adapter.
-        prompt: of the profile.
+        prompt: of the profile, with the words of its publisher.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         precision: see `rerank.config.Precision`.
 
@@ -61,40 +147,11 @@ class PromptedScorer:
     """
 
     def __init__(self, folder: Path, prompt: PairPrompt, device: str = "auto", precision: Precision = "auto") -> None:
-        self.device, self._prompt = pick_device(device), prompt
+        self.device = pick_device(device)
         lm, self._read = _load(folder, prompt, self.device, precision)
-        self.tokenizer: PreTrainedTokenizerBase = lm.tokenizer
-        self.tokenizer.truncation_side = "right"
-        self._tokens = PromptTokenizer(lm.tokenizer)
-        special = {"bos": lm.tokenizer.bos_token, "eos": lm.tokenizer.eos_token}
-        self._special = {name: str(token) for name, token in special.items() if token}
-        self._fixed = [
-            None if "{query}" in piece or "{passage}" in piece else self._ids(piece) for piece in prompt.pieces
-        ]
-        self.max_tokens = min(lm.context_tokens, prompt.max_tokens or lm.context_tokens)
-        self.chat_template = "".join(prompt.pieces)
-        self.reads_instruction = False
+        super().__init__(lm.tokenizer, prompt, lm.context_tokens)
         self.gives_probabilities = prompt.activation == "sigmoid"
         self.precision, self.revision = lm.precision, lm.revision
-
-    def render(self, query: str, passages: Sequence[str], instruction: str = "", cut: bool = True) -> list[Pair]:
-        """One prompt per passage; `cut`: the passage is cut so that the prompt has at most `max_tokens`."""
-        query = query.strip() if self._prompt.strips_texts else query
-        return [{"input_ids": self._rendered(query, passage, cut)} for passage in passages]
-
-    def room(self, query: str, instruction: str) -> tuple[int, int]:
-        """Returns the tokens for query and passage in a pair with this instruction, and the most tokens of a query."""
-        (empty,) = self.render("", [""], instruction, cut=False)
-        room = self.max_tokens - len(empty["input_ids"])
-        return room, room // 2
-
-    def count(self, text: str) -> int:
-        """Returns the number of tokens of a text."""
-        return len(self._tokens.ids(text))
-
-    def token_ends(self, text: str) -> list[int]:
-        """Returns the end of each token of a text, in characters."""
-        return list(self._tokens.ends(text))
 
     @torch.inference_mode()
     def scores(self, pairs: Sequence[Pair]) -> list[float]:
@@ -103,19 +160,6 @@ class PromptedScorer:
         outputs = logits[:, 0] - logits[:, 1] if logits.shape[1] == 2 else logits[:, 0]
         activated = _ACTIVATIONS[self._prompt.activation](outputs / self._prompt.divisor)
         return [float(score) for score in activated.tolist()]
-
-    def _rendered(self, query: str, passage: str, cut: bool) -> list[int]:
-        texts = {"query": query, "passage": passage.strip() if self._prompt.strips_texts else passage}
-        pairs = zip(self._prompt.pieces, self._fixed, strict=True)
-        pieces = [self._ids(piece, texts) if fixed is None else fixed for piece, fixed in pairs]
-        place = next(number for number, piece in enumerate(self._prompt.pieces) if "{passage}" in piece)
-        others = sum(map(len, pieces)) - len(pieces[place])
-        pieces[place] = pieces[place][: max(0, self.max_tokens - others)] if cut else pieces[place]
-        return [token for piece in pieces for token in piece]
-
-    def _ids(self, piece: str, texts: Mapping[str, str] | None = None) -> list[int]:
-        values = {**self._special, **(texts or {})}
-        return self._tokens.ids(_PLACE.sub(lambda match: values.get(match[1], ""), piece))
 
 
 def _load(folder: Path, prompt: PairPrompt, device: torch.device, precision: Precision) -> tuple[CausalLM, _Read]:

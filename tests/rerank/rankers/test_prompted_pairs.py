@@ -20,11 +20,12 @@ from transformers import (
 
 from rerank.config import EncoderConfig
 from rerank.config.named import config_of_model, named_model
-from rerank.errors import CheckpointError, ConfigError
+from rerank.errors import CheckpointError, ConfigError, InvalidRequest
 from rerank.models.encoder import Encoder
 from rerank.profiles import load_profile
 from rerank.rankers.base import rank_windows
 from rerank.rankers.cross_encoder import CrossEncoderRanker
+from rerank.rankers.prompted_pairs import PairRenderer
 from rerank.types import Passage, Query, ScoreKind, Window
 from tests.causal_lms import SIZES, write_causal_lm
 from tests.small_tokenizers import CHATML_CHAT, add_special, byte_level_bpe, wrapped
@@ -32,6 +33,8 @@ from tests.small_tokenizers import CHATML_CHAT, add_special, byte_level_bpe, wra
 QUERY = "how long does a flea live"
 PASSAGES = ["A flea lives a year.", " two\n\nlines, and a space ", "日本 🐜 naïve café", "moon " * 900, "yes"]
 WORDS = ("yes", "no", "Yes", "No", "▁true", "▁false")
+#: Made up: the words of the publishers are not in this repository.
+PUBLISHED = {"system": "<|im_start|>system\nBe fair.<|im_end|>\n<|im_start|>user\n", "task": "Is B about A?"}
 
 Ids = Callable[[str], list[int]]
 
@@ -58,8 +61,31 @@ def zerank(ids: Ids, query: str, passage: str) -> list[int]:
     return ids(f"{system}{user}<|im_start|>assistant\n")
 
 
+def qwen3(ids: Ids, query: str, passage: str, task: str = PUBLISHED["task"]) -> list[int]:
+    before, after = ids(PUBLISHED["system"]), ids("<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n")
+    pair = ids(f"<Instruct>: {task}\n<Query>: {query}\n<Document>: {passage}")
+    return before + pair[: 8192 - len(before) - len(after)] + after
+
+
+def mxbai(ids: Ids, query: str, passage: str, instruction: str = "") -> list[int]:
+    first = ids(f"{instruction}query: {query}")[: 8192 * 3 // 4]
+    second = (ids("\n") + ids(f"document: {passage}")[:8192])[: 8192 - len(first)]
+    task = ids("\n") + ids(PUBLISHED["task"]) + ids("<|im_end|>\n<|im_start|>assistant\n")
+    return ids(PUBLISHED["system"]) + first + second + task
+
+
+def gemma(ids: Ids, query: str, passage: str) -> list[int]:
+    task = ids("\n") + ids(PUBLISHED["task"])
+    first = ids("<bos>") + ids(f"A: {query}")[: 1024 * 3 // 4]
+    second = ids("\n") + ids(f"B: {passage}")[:1024]
+    return first + second[: max(0, 1024 + len(task) - len(first))] + task
+
+
 FAMILIES: dict[str, tuple[str, str, Callable[[Ids, str, str], list[int]], Callable[..., torch.Tensor]]] = {
-    "zerank-1": ("zerank-1-small", "qwen3", zerank, lambda row, of: (row[of["Yes"]] / 5).sigmoid())
+    "zerank-1": ("zerank-1-small", "qwen3", zerank, lambda row, of: (row[of["Yes"]] / 5).sigmoid()),
+    "qwen3-reranker": ("Qwen3-Reranker-4B", "qwen3", qwen3, lambda row, of: (row[of["yes"]] - row[of["no"]]).sigmoid()),
+    "mxbai-rerank-v2": ("mxbai-rerank-large-v2", "qwen2", mxbai, lambda row, of: row[of["1"]] - row[of["0"]]),
+    "bge-reranker-v2-gemma": ("bge-reranker-v2-gemma-copy", "gemma", gemma, lambda row, of: row[of["Yes"]]),
 }
 """Profile → the name of a folder, the architecture, the ids of a pair, and the score of the last row of logits."""
 
@@ -80,7 +106,8 @@ def ranked(ranker: CrossEncoderRanker, query: str, passages: list[str]) -> tuple
 
 
 def of_profile(folder: Path, name: str) -> CrossEncoderRanker:
-    return CrossEncoderRanker(folder, "cpu", prompt=load_profile(name).pair)
+    pair = load_profile(name).pair
+    return CrossEncoderRanker(folder, "cpu", prompt=pair and pair.with_words(PUBLISHED))
 
 
 @torch.no_grad()
@@ -99,7 +126,60 @@ def test_scores_are_the_logits_of_the_publishers_prompt(family: tuple[str, Path]
         assert found == pytest.approx(float(score(row, split.get_vocab())), abs=1e-5)
         assert ranked(ranker, query, [passage])[1] == pytest.approx((found,), abs=1e-5)
     assert max(scores) - min(scores) > 1e-3
-    assert (ranker.info.score_kind is ScoreKind.POINTWISE_PROBABILITY) == (name == "zerank-1")
+    is_probability = ranker.info.score_kind is ScoreKind.POINTWISE_PROBABILITY
+    assert is_probability == (name in ("zerank-1", "qwen3-reranker"))
+
+
+@pytest.mark.parametrize(
+    ("name", "query_words", "words", "cut"),
+    [
+        ("qwen3-reranker", 8, 8000, False),
+        ("qwen3-reranker", 8, 8500, True),
+        ("mxbai-rerank-v2", 8, 8150, False),
+        ("mxbai-rerank-v2", 8, 8500, True),
+        ("mxbai-rerank-v2", 7000, 3000, True),
+        ("bge-reranker-v2-gemma", 8, 1000, False),
+        ("bge-reranker-v2-gemma", 8, 1030, True),  # by the limit of the passage, and not of the pair
+        ("bge-reranker-v2-gemma", 100, 1030, True),
+        ("bge-reranker-v2-gemma", 900, 800, True),
+    ],
+)
+def test_prompts_at_the_limits_are_the_publishers(name: str, query_words: int, words: int, cut: bool) -> None:
+    """Each word has one token, and the texts around it some more."""
+    split, prompt = tokenizer(), load_profile(name).pair
+    assert prompt is not None
+    _, _, render, _ = FAMILIES[name]
+    query, passage = " ".join("a" * query_words), " ".join("b" * words)
+    renderer = PairRenderer(split, prompt.with_words(PUBLISHED), 32_768)
+    expected = render(lambda text: split(text, add_special_tokens=False)["input_ids"], query, passage)
+    (pair,), (uncut,) = (renderer.render(query, [passage], cut=is_cut) for is_cut in (True, False))
+    assert pair["input_ids"] == expected
+    assert (len(uncut["input_ids"]) > len(expected) >= renderer.fewest_cut_tokens) == cut
+
+
+def test_instruction_has_the_place_that_the_profile_states() -> None:
+    split = tokenizer()
+
+    def ids(text: str) -> list[int]:
+        return split(text, add_special_tokens=False)["input_ids"]
+
+    expected = {
+        "qwen3-reranker": qwen3(ids, QUERY, "text", "find {query}"),
+        "mxbai-rerank-v2": mxbai(ids, QUERY, "text", "instruction: find {query}\n"),
+        "bge-reranker-v2-gemma": gemma(ids, QUERY, "text"),
+    }
+    for name, found in expected.items():
+        prompt = load_profile(name).pair
+        assert prompt is not None
+        renderer = PairRenderer(split, prompt.with_words(PUBLISHED), 32_768)
+        assert renderer.render(QUERY, ["text"], "find {query}") == [{"input_ids": found}], name
+        assert renderer.reads_instruction == ("gemma" not in name)
+
+
+def test_instruction_that_leaves_no_room_is_refused(tmp_path: Path) -> None:
+    folder = write_causal_lm(tmp_path / "m", "qwen2", tokenizer(), max_position_embeddings=512)
+    with pytest.raises(InvalidRequest, match=r"prompt and instruction take .* shorten the instruction"):
+        of_profile(folder, "mxbai-rerank-v2").prepare(Query(QUERY, instruction="a " * 600), [Passage("d", "text")])
 
 
 def test_folder_with_the_name_of_a_published_model_has_its_profile(family: tuple[str, Path]) -> None:
@@ -137,13 +217,13 @@ def write_classifier(folder: Path, chat: str | None, labels: int = 1) -> Path:
 
 @pytest.mark.parametrize("chat", [None, CHATML_CHAT])
 def test_decoder_that_states_no_prompt_is_refused(tmp_path: Path, chat: str | None) -> None:
-    message = r"write PROFILE:\S+ with the profile of the model \(zerank-1\)"
+    message = r"write PROFILE:\S+ with the profile of the model \(qwen3-reranker, zerank-1\)"
     with pytest.raises(CheckpointError, match=message):
         CrossEncoderRanker(write_classifier(tmp_path / "m", chat), "cpu")
     causal = write_causal_lm(tmp_path / "causal", "qwen3", tokenizer())
     with pytest.raises(CheckpointError, match=rf"no modules.json says in which prompt .*{message}"):
         CrossEncoderRanker(causal, "cpu")
-    with pytest.raises(ConfigError, match=r"of a qwen3 \(.*zerank-1\)"):
+    with pytest.raises(ConfigError, match=r"of a qwen3 \(.*qwen3-reranker, zerank-1\)"):
         named_model(f"a={causal}")
 
 
