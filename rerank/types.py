@@ -351,7 +351,7 @@ class WindowRanking:
     cosines: tuple[float, ...] = ()
     #: The weight of the first stage in the scores; 0: it does not count.
     weight: float = 0.0
-    #: The weighted z-scores of BM25 with the texts, for a ranker that does not read their words; empty: none.
+    #: The weighted z-scores of BM25 with the texts, of a ranker that does not read their words; empty: none.
     lexical: tuple[float, ...] = ()
     #: What the caller should know of how the window was read; empty if nothing.
     warning: str = ""

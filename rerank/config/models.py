@@ -387,8 +387,8 @@ class FusionModel(WholeListModel):
         first_stage_weight: weight of the first stage's scores in requests that name no number, 0 to 100. Default: none,
             it follows from each list.
         beyond_words_weight: the weight of a first stage whose scores have nothing in common with the words of query
-            and passages, or that is said to be neural; the correlation of both lowers it, down to 0, and so do other
-            signals that agree with one another and not with it. Default: 1.25.
+            and passages, or that is said to be neural; the correlation of both lowers it, down to 0, and so do the
+            other signals where they do not agree with it. Default: 1.25.
         lexical_weight: weight of BM25 over the texts of the list, 0 to 100. Default: 0.5.
         sparse_weight: weight of the score of learned sparse vectors, 0 to 100; 0: they are not computed. Default: 0.5.
         cosine_depth: number of passages, best by the other signals, that get a cosine; passages whose vectors are in

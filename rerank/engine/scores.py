@@ -14,26 +14,17 @@ from rerank.errors import RankerFailure
 from rerank.retrieval.hybrid import RRF_K, z_scores
 from rerank.types import Passage, Window, WindowRanking
 
-#: A first stage whose scores have this correlation with the words says nothing else. BM25's have .67 to .87 in six
-#: collections, because an index tells more about how rare a word is than the bundled table.
-SAME_WORDS = 0.8
-
 
 def with_signals(ranking: WindowRanking, window: Window) -> WindowRanking:
-    """Ranks a window by z(scores) + weight · z(first stage) + (1 - r / .8) · lexical.
-
-    z is the z-score over the window, and r the correlation of words and first stage, 0 to .8: the words count as far as
-    a first stage that counts does not say the same, as BM25 does.
-    """
+    """Ranks a window by z(scores) + weight · z(first stage) + lexical, with the z-scores over the window."""
     weight = window.weight
     if not isinstance(weight, float):
         raise RankerFailure(f"the weight {weight} reached a model that cannot read it; this is a bug")
     scores = z_scores(ranking.scores)
-    first_stage = z_scores(window.first_stage) if weight else np.zeros(len(scores))
-    scores += weight * first_stage
+    if weight:
+        scores += weight * z_scores(window.first_stage)
     if ranking.lexical:
-        shared = float(np.mean(first_stage * z_scores(ranking.lexical)))
-        scores += (1 - min(max(shared / SAME_WORDS, 0.0), 1.0)) * np.array(ranking.lexical)
+        scores += np.array(ranking.lexical)
     return replace(ranking, scores=tuple(scores.tolist()), weight=weight)
 
 

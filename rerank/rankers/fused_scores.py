@@ -139,11 +139,11 @@ def list_scores(
 
 
 def first_stage_support(settings: FusionModel, cheap: CheapSignals, signals: Signals) -> float:
-    """Returns 0 to 1: how far the other signals confirm the first stage, where they confirm one another.
+    """Returns 0 to 1: how far the other signals confirm the first stage, as far as they are in their language.
 
     Scores without a meaning agree with nothing, neither over the whole list nor over the passages that were read. One
-    of both is enough: passages that several signals chose and that are high in one are low in another. Words, sparse
-    scores and cosines that disagree, as in a language that the models do not know, say nothing against it.
+    of both is enough: passages that several signals chose and that are high in one are low in another. Signals that are
+    the same for all passages say nothing against it.
 
     Args:
         cheap: of the whole list.
@@ -151,13 +151,12 @@ def first_stage_support(settings: FusionModel, cheap: CheapSignals, signals: Sig
     """
     if cheap.sparse is None:
         return 1.0
-    of_models = model_agreement(signals)
-    others = cheap_scores(settings, 0.0, signals.cheap, of_models) + _z_scores_of_cosines(signals.cosines)
-    trust = cheap.knowledge * _agreement(cheap.lexical, cheap.sparse) * of_models
-    support = max(
-        _agreement(cheap.first_stage, cheap_scores(settings, 0.0, cheap)), _agreement(signals.cheap.first_stage, others)
-    )
-    return 1 - trust * (1 - support)
+    of_list = cheap_scores(settings, 0.0, cheap)
+    of_read = cheap_scores(settings, 0.0, signals.cheap, model_agreement(signals))
+    of_read += _z_scores_of_cosines(signals.cosines)
+    pairs = ((cheap.first_stage, of_list), (signals.cheap.first_stage, of_read))
+    support = max(_agreement(first_stage, others) if others.any() else 1.0 for first_stage, others in pairs)
+    return 1 - cheap.knowledge * (1 - support)
 
 
 def model_agreement(signals: Signals) -> float:

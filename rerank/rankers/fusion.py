@@ -20,7 +20,7 @@ from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.rankers.base import Ranker, RankerInfo
 from rerank.rankers.fused_scores import CheapSignals, Floats, Places, Signals, cheap_scores, list_scores, weight_by_list
-from rerank.rankers.lexical import StemCache, bundled_word_table, known_words, lexical_scores
+from rerank.rankers.lexical import StemCache, bundled_word_table, known_words, refitted, word_parts
 from rerank.types import Passage, PreparedTexts, Query, ScoreKind, SparseVector, Vector, Window, WindowRanking
 
 #: Tokens of a batch of texts to encode; other requests take their turns between batches. Some 50 ms of one core in
@@ -201,4 +201,4 @@ def cheap_signals(
         encoder: of the cosine. One that a user chose reads the language of the lists.
     """
     known = known_words(words, bundled_word_table()) if encoder.id.name == DEFAULT_ENCODER else 1.0
-    return CheapSignals(first_stage, lexical_scores(query, words, first_stage), sparse, known)
+    return CheapSignals(first_stage, refitted(word_parts(query, words), first_stage), sparse, known)

@@ -35,36 +35,19 @@ WEIGHT_DEVIATION = 0.5
 _LEAST_NOISE = 1e-3
 
 
-def lexical_scores(query: Query, texts: Sequence[Sequence[str]], first_stage: npt.ArrayLike | None = None) -> Floats:
-    """(n,) BM25 (Robertson et al., TREC-3, 1994) of a query with each text of a list, refitted to a first stage.
-
-    Args:
-        query: if the texts are of a collection whose document frequencies are known, it has them.
-        texts: the stems of n texts.
-        first_stage: (n,) scores; equal ones correct nothing. None: the words have the idf of the bundled table, for a
-            model that counts them only as far as the first stage does not say the same.
-
-    Returns:
-        (n,) scores; 0 for a text without a word of the query.
-    """
-    words = stems(query.text[:READ_CHARS])
-    if first_stage is None:
-        return word_parts(words, texts, bundled_word_table(), counts_list=False).sum(axis=1)
-    return refitted(word_parts(words, texts, query.word_table or bundled_word_table(), counts_list=True), first_stage)
-
-
-def word_parts(query: Sequence[str], texts: Sequence[Sequence[str]], table: WordTable, counts_list: bool) -> Floats:
+def word_parts(query: Query, texts: Sequence[Sequence[str]]) -> Floats:
     """(n, T) what each of the T distinct stems of a query adds to the BM25 score of each of n texts of a list.
 
-    The lengths are relative to the list.
+    BM25 is that of Robertson et al. (TREC-3, 1994), with lengths relative to the list. The idf of a stem is the mean of
+    those in a table and in the list: one does not know the collection, and the other is of texts that were chosen by
+    these words.
 
     Args:
-        query: its stems; a stem that occurs twice counts twice.
+        query: a stem that occurs twice counts twice. If the texts are of a collection whose document frequencies are
+            known, it has them, in the place of the bundled table.
         texts: the stems of n texts.
-        counts_list: the idf of a stem is the mean of those in the table and in the list. One does not know the
-            collection, and the other is of texts that were chosen by these words.
     """
-    times = Counter(query)
+    times, table = Counter(stems(query.text[:READ_CHARS])), query.word_table or bundled_word_table()
     if not times or not texts:
         return np.zeros((len(texts), len(times)))
     counts, column_of = np.zeros((len(texts), len(times))), {stem: column for column, stem in enumerate(times)}
@@ -73,17 +56,15 @@ def word_parts(query: Sequence[str], texts: Sequence[Sequence[str]], table: Word
             counts[row, column_of[stem]] = count
     lengths = np.array([[len(text)] for text in texts], dtype=np.float64)
     norms = K1 * (1 - B + B * lengths / max(float(lengths.mean()), 1.0))
-    idf = np.array([table.idf(stem) for stem in times])
-    if counts_list:
-        of_list = WordTable(len(texts), dict(zip(times, (counts > 0).sum(axis=0).tolist(), strict=True)))
-        idf = (idf + np.array([of_list.idf(stem) for stem in times])) / 2
-    return counts / (counts + norms) * (idf * np.array(list(times.values())))
+    of_list = WordTable(len(texts), dict(zip(times, (counts > 0).sum(axis=0).tolist(), strict=True)))
+    weights = [count * (table.idf(stem) + of_list.idf(stem)) / 2 for stem, count in times.items()]
+    return counts / (counts + norms) * np.array(weights)
 
 
-def refitted(parts: Floats, first_stage: npt.ArrayLike) -> Floats:
-    """(n,) the sum of the parts of words, each times a factor that the first stage corrects.
+def refitted(parts: Floats, scores: npt.ArrayLike) -> Floats:
+    """(n,) the sum of the parts of words, each times a factor that other scores of the texts correct.
 
-    It is ridge regression (Hoerl and Kennard, Technometrics 12(1), 1970). With F and L the z-scores of the first stage
+    It is ridge regression (Hoerl and Kennard, Technometrics 12(1), 1970). With F and L the z-scores of the other scores
     and of the sum of the parts, r their correlation, and l_t the centred part of word t in L, so that L = Σ l_t, the
     model is F = r Σ (1 + δ_t) l_t + noise: δ_t has the deviation WEIGHT_DEVIATION, and the noise the variance 1 - r²,
     which the words do not explain. So a first stage of BM25 tells the idf of its own index, and one that says little of
@@ -91,10 +72,13 @@ def refitted(parts: Floats, first_stage: npt.ArrayLike) -> Floats:
 
     Args:
         parts: (n, T), see `word_parts`.
-        first_stage: (n,) scores.
+        scores: (n,) of the first stage, or of a model; equal ones correct nothing.
+
+    Returns:
+        (n,) scores; 0 for a text without a word of the query.
     """
     total = parts.sum(axis=1)
-    target, lexical = z_scores(first_stage), z_scores(total)
+    target, lexical = z_scores(scores), z_scores(total)
     r = float(target @ lexical) / max(len(total), 1)
     if r <= 0:
         return total

@@ -28,7 +28,7 @@ from rerank.models.precision import compute_in, pick_precision, uses_autocast
 from rerank.prompting.style import PromptStyle
 from rerank.prompting.vector_prompts import PASSAGE_SLOT, QUERY_SLOT, VectorPrompts
 from rerank.rankers.base import Ranker, RankerInfo
-from rerank.rankers.lexical import StemCache, lexical_scores
+from rerank.rankers.lexical import StemCache, refitted, word_parts
 from rerank.rankers.pe_checkpoint import Decoding, load_pe_checkpoint
 from rerank.rankers.pe_decode import choice_scores, choices, dynamic, one_step
 from rerank.rankers.self_test import Scores, failing_on_windows, windows_of
@@ -63,8 +63,8 @@ class PERankRanker(Ranker):
         passage_text_tokens: tokens of a passage's text shown next to its vector, if the template has `{text}`.
         precision: see `rerank.config.Precision`. Texts of passages are encoded in it, too, but with `auto` in float32.
         style: of the prompt; its `encoder_tokens` limits what the encoder reads of a text.
-        lexical_weight: weight of BM25 over the texts of a window, see `rerank.engine.scores`, because a vector hardly
-            tells the words of its text; 0: none. Dynamic decoding gives no scores, and counts no words.
+        lexical_weight: weight of BM25 over the texts of a window, see `_lexical`, because a vector hardly tells the
+            words of its text; 0: none. Dynamic decoding gives no scores, and counts no words.
 
     Raises:
         CheckpointError: the checkpoint is incomplete or was trained for another encoder.
@@ -176,16 +176,26 @@ class PERankRanker(Ranker):
         else:
             found = [(scores, DecodeCost()) for scores in one_step(self._reader.read(inputs), passages)]
         return [
-            WindowRanking(scores, cosines=_cosines(window), decode_cost=decode_cost, lexical=self._lexical(window))
+            WindowRanking(
+                scores, cosines=_cosines(window), decode_cost=decode_cost, lexical=self._lexical(window, scores)
+            )
             for window, (scores, decode_cost) in zip(parts, found, strict=True)
         ]
 
-    def _lexical(self, window: Window) -> tuple[float, ...]:
+    def _lexical(self, window: Window, scores: Sequence[float]) -> tuple[float, ...]:
+        """Returns the weighted words of the window, refitted to the model's scores of its passages.
+
+        They count as far as a first stage that counts does not say the same, as BM25 does: times 1 - r, with r the
+        correlation of its scores with the words that they refit.
+        """
         if not self._lexical_weight:
             return ()
-        words = [passage.stems or () for passage in window.passages]
-        scores = lexical_scores(window.query, words)
-        return tuple((self._lexical_weight * z_scores(scores)).tolist())
+        parts = word_parts(window.query, [passage.stems or () for passage in window.passages])
+        shared = 0.0
+        if window.weight and window.first_stage:
+            shared = float(np.mean(z_scores(window.first_stage) * z_scores(refitted(parts, window.first_stage))))
+        weight = self._lexical_weight * (1 - max(shared, 0.0))
+        return tuple((weight * z_scores(refitted(parts, scores))).tolist())
 
     @torch.inference_mode()
     def choice_scores(self, windows: Sequence[Window]) -> list[list[tuple[float, ...]]]:

@@ -45,8 +45,7 @@ CHANGES: tuple[Change, ...] = (
     *_of(
         "rerank/engine/scores.py",
         _ENGINE,
-        ("SAME_WORDS = 0.8", "SAME_WORDS = 1.0"),
-        ("scores += weight * first_stage", "scores -= weight * first_stage"),
+        ("scores += weight * z_scores", "scores -= weight * z_scores"),
         ("score <= following", "score < following"),
         ("[-score for score in scores] if", "scores if"),
         (" or not all(map(math.isfinite, scores)) or len({", " or len({"),

@@ -26,7 +26,7 @@ from rerank_eval.report import markdown_table
 from rerank_eval.statistics import SIGNIFICANT, Comparison, compare
 
 from rerank.collections import open_collection
-from rerank.config import ServiceConfig
+from rerank.config import EngineConfig, ServiceConfig
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.readers.candidates import read_requests
@@ -35,6 +35,7 @@ from rerank.reranking.reranker import AsyncReranker, load_reranker
 from rerank.retrieval.build import BuildSettings, build_index
 from rerank.retrieval.hybrid import best, reciprocal_rank
 from rerank.types import FirstStage, FirstStageKind, Passage, Query, RankOptions
+from rerank.util.files import atomic_file
 from scripts.reproduce.list_variants import AS_IT_IS, VARIANTS, Ask
 
 COLLECTIONS = ("cacm", "cranfield", "medquad", "pydoc", "vaswani")
@@ -54,6 +55,8 @@ _NEURAL = (
 MOST_QUERIES = {"medquad": 150}
 #: Gains below minus this are harm.
 HARM = 0.005
+#: The lists of a collection share most of their texts, which are read once.
+_ENGINE = EngineConfig(text_vector_cache_bytes=2 << 30)
 
 #: The candidates of a query, best first, with their scores.
 FirstStageList = tuple[Query, Sequence[Passage]]
@@ -97,7 +100,7 @@ def service_of(name: str, data: Path, work: Path) -> AsyncReranker:
         settings = BuildSettings(encoder_dtype="auto")
         collection = open_collection(collection_name(name, data, work))
         build_index(collection, folder, Encoder(), settings=settings, sparse_encoder=SparseEncoder())
-    return load_reranker(ServiceConfig(index=folder))
+    return load_reranker(ServiceConfig(index=folder, engine=_ENGINE))
 
 
 async def searched_lists(
@@ -202,13 +205,17 @@ async def rows(data: Path, work: Path, model: str, only: str, depth: int, varian
     """Measures a model on each list whose name contains `only`."""
     ask, asks_otherwise = VARIANTS[variant].ask, variant == "one-word"
     for name in COLLECTIONS:
-        if not any(only in f"{name}, {label}" for label in (*FirstStage, "hybrid-minmax")):
+        names = [f"{name}, {label}" for label in (*FirstStage, "hybrid-minmax")]
+        kept = {of_list: _kept(of_list, work / model, depth, variant) for of_list in names if only in of_list}
+        if all(file.exists() for file in kept.values()):
+            for of_list, file in kept.items():
+                yield _kept_row(of_list, file)
             continue
         async with service_of(name, data, work) as reranker:
             for judged in await searched_lists(name, reranker, data, work, depth, ask):
                 if only in judged.name:
                     yield await _row(_varied(judged, variant), reranker, work / model, depth, variant)
-    async with load_reranker(ServiceConfig()) as reranker:
+    async with load_reranker(ServiceConfig(engine=_ENGINE)) as reranker:
         for judged in () if asks_otherwise else sent_lists(data, depth):  # those were found for the whole query
             if only in judged.name:
                 yield await _row(_varied(judged, variant), reranker, work / model, depth, variant)
@@ -224,13 +231,24 @@ def _varied(judged: JudgedLists, variant: str) -> JudgedLists:
 
 async def _row(judged: JudgedLists, reranker: AsyncReranker, folder: Path, depth: int, variant: str) -> Row:
     """Measures the lists with the model that the folder is named after, unless it holds their result."""
-    kept = folder / variant / f"{judged.name.replace('/', '-')}-{depth}.json"
+    kept = _kept(judged.name, folder, depth, variant)
     if not kept.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(json.dumps(await measured(judged, reranker, folder.name, depth)), encoding="utf-8")
-    first_stage = json.loads(kept.read_text("utf-8"))
-    reference = first_stage.pop("first_stage")
-    return Row(judged.name, **{form: compare(values, reference) for form, values in first_stage.items()})
+        result = await measured(judged, reranker, folder.name, depth)
+        with atomic_file(kept) as partial:
+            partial.write_text(json.dumps(result), encoding="utf-8")
+    return _kept_row(judged.name, kept)
+
+
+def _kept(name: str, folder: Path, depth: int, variant: str) -> Path:
+    """The file of the result of lists."""
+    return folder / variant / f"{name.replace('/', '-')}-{depth}.json"
+
+
+def _kept_row(name: str, kept: Path) -> Row:
+    values = json.loads(kept.read_text("utf-8"))
+    reference = values.pop("first_stage")
+    return Row(name, **{form: compare(of_form, reference) for form, of_form in values.items()})
 
 
 def as_markdown(found: Sequence[Row]) -> str:

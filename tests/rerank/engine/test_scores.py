@@ -76,14 +76,12 @@ async def test_without_a_weight_the_scores_are_the_models_own() -> None:
 
 
 @given(st.lists(st.tuples(*[st.integers(-99, 99)] * 3), min_size=1, max_size=20), st.floats(0, 100))
-def test_words_count_as_far_as_a_first_stage_that_counts_does_not_say_them(
+def test_words_of_a_ranker_are_added_with_and_without_a_first_stage(
     rows: list[tuple[int, int, int]], weight: float
 ) -> None:
     ranker, first_stage, lexical = ([float(row[side]) for row in rows] for side in range(3))
-    z, f, w = slow_z_scores(ranker), slow_z_scores(first_stage), slow_z_scores(lexical)
-    shared = sum(a * b for a, b in zip(f, w, strict=True)) / len(f) if weight else 0.0
-    left = 1 - min(max(shared / 0.8, 0.0), 1.0)
-    expected = [a + weight * b + left * c for a, b, c in zip(z, f, lexical, strict=True)]
+    z, f = slow_z_scores(ranker), slow_z_scores(first_stage)
+    expected = [a + weight * b + c for a, b, c in zip(z, f, lexical, strict=True)]
     found = interpolate(WindowRanking(tuple(ranker), lexical=tuple(lexical)), first_stage, weight)
     assert found.scores == pytest.approx(expected, abs=1e-6)
 

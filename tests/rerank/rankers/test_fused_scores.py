@@ -66,7 +66,7 @@ def slow_support(cheap: CheapSignals, read: Signals) -> float:
     parts = (z(read.cheap.lexical.tolist()), z(read.cheap.sparse.tolist()), z(read.cosines.tolist()))
     others = [0.5 * w + 0.5 * of_models * s + c for w, s, c in zip(*parts, strict=True)]
     support = max(whole, slow_agreement(read.cheap.first_stage.tolist(), others))
-    return 1 - slow_agreement(cheap.lexical.tolist(), cheap.sparse.tolist()) * of_models * (1 - support)
+    return 1 - min(cheap.known_words / 0.6, 1.0) * (1 - support)
 
 
 def slow_scores(of_list: Signals, weight: float) -> list[float]:
@@ -223,13 +223,13 @@ def test_first_stage_without_meaning_counts_little_and_a_stated_one_wholly() -> 
     assert np.mean(weights) < 0.5
 
 
-def test_others_that_disagree_say_nothing_against_the_first_stage() -> None:
-    """No word of the query is in the texts, the two models disagree, or there is one model only."""
+def test_signals_that_say_nothing_say_nothing_against_the_first_stage() -> None:
+    """The passages are alike to words and sparse encoder, the language is another one, or there is one model only."""
     of_list = signals(40)
     against = -of_list.cosines
     for cheap in (
-        CheapSignals(against, np.zeros(40), of_list.cosines),
-        CheapSignals(against, of_list.cosines, -of_list.cosines),
+        CheapSignals(against, np.zeros(40), np.ones(40)),
+        CheapSignals(against, of_list.cosines, of_list.cosines, known_words=0.0),
         CheapSignals(against, of_list.cosines, None),
     ):
         assert first_stage_support(SETTINGS, cheap, replace(of_list, cheap=cheap)) == 1

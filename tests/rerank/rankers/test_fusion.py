@@ -15,7 +15,7 @@ from rerank.models.sparse_encoder import SparseEncoder
 from rerank.rankers.base import rank_windows
 from rerank.rankers.fused_scores import CheapSignals, Signals, cheap_scores, list_scores, weight_by_list
 from rerank.rankers.fusion import FusionRanker
-from rerank.rankers.lexical import bundled_word_table, known_words, lexical_scores
+from rerank.rankers.lexical import bundled_word_table, known_words, refitted, word_parts
 from rerank.types import FirstStageKind, FirstStageWeight, Passage, Query, Window
 from rerank.util.words import stems
 from tests.conftest import PASSAGES
@@ -41,7 +41,7 @@ def signals(of_list: Window, encoder: Encoder) -> Signals:
     first_stage = np.array(of_list.first_stage or [0.0] * len(texts))
     cheap = CheapSignals(
         first_stage,
-        lexical_scores(QUERY, texts, first_stage),
+        refitted(word_parts(QUERY, texts), first_stage),
         np.array([passage.sparse_score for passage in of_list.passages]),
         known_words(texts, bundled_word_table()),
     )

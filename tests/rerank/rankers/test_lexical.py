@@ -17,7 +17,6 @@ from rerank.rankers.lexical import (
     bundled_word_table,
     count_words,
     known_words,
-    lexical_scores,
     read_word_table,
     refitted,
     word_parts,
@@ -34,18 +33,16 @@ def idf(frequency: float, passages: int = 100) -> float:
     return math.log(1 + (passages - frequency + 0.5) / (frequency + 0.5))
 
 
-@pytest.mark.parametrize("counts_list", [True, False])
-def test_parts_are_those_of_the_formula(counts_list: bool) -> None:
+def test_parts_are_those_of_the_formula() -> None:
     """k1 = .9, b = .4; the texts have 4 and 2 stems, 3 in the mean. A stem that the table lacks has df = 9 / 2.
 
-    The idf is the table's, or the mean of those in the table and in the list of two texts.
+    The idf is the mean of those in the table and in the list of two texts.
     """
     texts = [("flea", "year", "flea", "flea"), ("year", "moon")]
     long, short = (0.9 * (0.6 + 0.4 * n / 3) for n in (4, 2))
-    both = [(idf(df), idf(of_list, 2)) for df, of_list in ((9, 1), (40, 2), (4.5, 1))]
-    flea, year, moon = (sum(of_stem) / 2 if counts_list else of_stem[0] for of_stem in both)
+    flea, year, moon = ((idf(df) + idf(of_list, 2)) / 2 for df, of_list in ((9, 1), (40, 2), (4.5, 1)))
     expected = [[flea * 3 / (3 + long), 2 * year / (1 + long), 0.0], [0.0, 2 * year / (1 + short), moon / (1 + short)]]
-    found = word_parts(("flea", "year", "year", "moon"), texts, TABLE, counts_list)
+    found = word_parts(Query("flea year years moon", word_table=TABLE), texts)
     assert found.tolist() == [pytest.approx(row) for row in expected]
 
 
@@ -60,13 +57,12 @@ def test_parts_are_those_of_the_formula(counts_list: bool) -> None:
     ],
 )
 def test_texts_without_a_word_of_the_query_score_0(query: str, texts: list[tuple[str, ...]]) -> None:
-    assert lexical_scores(Query(query), texts, range(len(texts))).tolist() == [0.0] * len(texts)
+    assert refitted(word_parts(Query(query), texts), range(len(texts))).tolist() == [0.0] * len(texts)
 
 
-def test_empty_table_weights_all_words_alike() -> None:
-    scores = word_parts(("a", "b"), [("a", "c"), ("b", "c"), ("c", "c")], WordTable(0, {}), counts_list=False).sum(
-        axis=1
-    )
+def test_empty_table_weights_words_by_the_list() -> None:
+    query = Query("flea moon", word_table=WordTable(0, {}))
+    scores = word_parts(query, [("flea", "c"), ("moon", "c"), ("c", "c")]).sum(axis=1)
     assert scores[0] == scores[1] > scores[2] == 0
 
 
@@ -166,16 +162,13 @@ def test_deviation_of_zero_refits_nothing(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_document_frequencies_of_the_collection_take_the_place_of_the_table() -> None:
-    """Where the first stage corrects them; otherwise the words are the table's."""
     texts = [stems("Fleas."), stems("Years and years."), stems("The moon.")]
     index = WordTable(1000, {"flea": 900, "year": 1, "moon": 500})
     by_table, by_index = (
-        lexical_scores(Query("flea year moon", word_table=table), texts, [0.0] * 3) for table in (None, index)
+        word_parts(Query("flea year moon", word_table=table), texts).sum(axis=1) for table in (None, index)
     )
     assert np.argsort(-by_table).tolist() == [0, 2, 1]
     assert np.argsort(-by_index).tolist() == [1, 2, 0]
-    alone = word_parts(("flea", "year", "moon"), texts, bundled_word_table(), counts_list=False).sum(axis=1)
-    assert lexical_scores(Query("flea year moon", word_table=index), texts).tolist() == alone.tolist()
 
 
 def test_known_words_are_those_of_the_table_and_numbers_are_none() -> None:
@@ -227,12 +220,12 @@ def test_stems_of_a_text_are_kept_and_no_more_of_it_is_read_than_the_bound() -> 
 
 def test_scores_are_finite_for_any_lengths() -> None:
     texts = [("flea",) * n for n in (0, 1, 10_000)]
-    assert np.isfinite(lexical_scores(Query("flea"), texts, [1.0, 2.0, 1e300])).all()
+    assert np.isfinite(refitted(word_parts(Query("flea"), texts), [1.0, 2.0, 1e300])).all()
 
 
 def test_query_of_many_words_is_scored_at_once() -> None:
     """As many as are read, of each of 1,000 texts."""
     words = tuple(f"{number}" for number in range(READ_CHARS // 5))
     texts = [words[place % 700 :] for place in range(1000)]
-    found = lexical_scores(Query(" ".join(words)), texts, range(1000, 0, -1))
+    found = refitted(word_parts(Query(" ".join(words)), texts), range(1000, 0, -1))
     assert np.isfinite(found).all()

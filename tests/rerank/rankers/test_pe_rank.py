@@ -14,8 +14,9 @@ from rerank.errors import CheckpointError, InvalidRequest
 from rerank.models.encoder import Encoder
 from rerank.prompting.style import PromptStyle
 from rerank.rankers.base import rank_windows
-from rerank.rankers.lexical import lexical_scores
+from rerank.rankers.lexical import refitted, word_parts
 from rerank.rankers.pe_rank import PERankRanker
+from rerank.retrieval.hybrid import z_scores
 from rerank.types import Matrix, Passage, Query, Window
 from rerank.util.words import stems
 from tests.pe_checkpoints import change_config, write_perturbed
@@ -137,11 +138,39 @@ def test_words_count_next_to_scores_but_not_with_dynamic_decoding(checkpoint: Pa
         ranker = PERankRanker(checkpoint, encoder, "cpu", decoding, lexical_weight=weight)  # type: ignore[arg-type]
         prepared = ranker.prepare(query, [ranker.with_cached(passage) for passage in passages])
         (found[name],) = rank_windows(ranker, [Window(prepared.query, prepared.passages)])
-    scores = lexical_scores(query, [stems(passage.text) for passage in passages])
-    assert found["words"].lexical == pytest.approx((2 * (scores - scores.mean()) / scores.std()).tolist())
+    parts = word_parts(query, [stems(passage.text) for passage in passages])
+    words = z_scores(refitted(parts, found["words"].scores))
+    assert found["words"].lexical == pytest.approx((2 * words).tolist())
     assert found["words"].scores == found["plain"].scores
     assert not found["plain"].lexical
     assert not found["dynamic"].lexical
+
+
+@pytest.mark.parametrize(
+    ("first_stage", "weight"),
+    [
+        ((3.0, 0.0, 1.0), 0.25),  # a first stage of words
+        ((3.0, 0.0, 1.0), 0.0),  # it does not count
+        ((0.0, 9.0, 0.0), 0.25),  # it is against the words: they count no more than wholly
+        ((), 0.0),
+    ],
+)
+def test_words_count_as_far_as_a_first_stage_that_counts_does_not_say_them(
+    checkpoint: Path, encoder: Encoder, first_stage: tuple[float, ...], weight: float
+) -> None:
+    query = Query("how long does a flea live")
+    passages = [Passage("a", "Fleas live for a year."), Passage("b", "Bread rises."), Passage("c", "A long flea.")]
+    ranker = PERankRanker(checkpoint, encoder, "cpu", lexical_weight=2.0)
+    prepared = ranker.prepare(query, passages)
+    window = Window(prepared.query, prepared.passages, first_stage=first_stage, weight=weight)
+    (found,) = rank_windows(ranker, [window])
+    parts = word_parts(query, [stems(passage.text) for passage in passages])
+    shared = 0.0
+    if weight:
+        shared = max(float(np.corrcoef(first_stage, refitted(parts, first_stage))[0, 1]), 0.0)
+    assert (shared > 0.5) == (first_stage[:1] == (3.0,) and weight > 0)
+    expected = 2 * (1 - shared) * z_scores(refitted(parts, found.scores))
+    assert found.lexical == pytest.approx(expected.tolist(), abs=1e-9)
 
 
 def test_encoder_reads_as_many_tokens_as_the_profile_says(checkpoint: Path, encoder: Encoder) -> None:
