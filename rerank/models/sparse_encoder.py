@@ -137,23 +137,14 @@ class SparseEncoder:
         scores[of_states] = self._head.of_terms(states, query.terms) @ query.weights
         return scores
 
-    def with_sparse(self, passages: Sequence[Passage], dtype: Precision = "auto") -> list[Passage]:
-        """Returns the passages with `sparse`: the vector that they have, or one from the cache, or a new one."""
-        filled = [self.cache.with_cached_vector(passage) for passage in passages]
-        new = list(dict.fromkeys(passage.text for passage in filled if passage.sparse is None))
+    def encoded(self, passages: Sequence[Passage], dtype: Precision = "auto") -> list[SparseText]:
+        """Returns what the encoder has of each text: the passage's `sparse`, or what the cache keeps, or new states."""
+        known = [self.cache.get(passage.text) if passage.sparse is None else passage.sparse for passage in passages]
+        new = list(dict.fromkeys(passage.text for passage, has in zip(passages, known, strict=True) if has is None))
         computed = dict(zip(new, self.states(new, dtype), strict=True))
         for text, states in computed.items():
             self.cache.put(text, states)
-        return [
-            replace(passage, sparse=computed[passage.text]) if passage.sparse is None else passage for passage in filled
-        ]
-
-    def scored(self, query: SparseVector, passages: Sequence[Passage], dtype: Precision = "auto") -> list[Passage]:
-        """Returns the passages of `with_sparse` with `sparse_score`, their dot product with the query."""
-        read = self.with_sparse(passages, dtype)
-        known = [passage.sparse for passage in read if passage.sparse is not None]  # all of them
-        scores = self.scores(query, known).tolist()
-        return [replace(passage, sparse_score=score) for passage, score in zip(read, scores, strict=True)]
+        return [computed[passage.text] if has is None else has for passage, has in zip(passages, known, strict=True)]
 
     def reads_whole_query(self, text: str) -> bool:
         """Returns False if only the beginning of a query is read."""

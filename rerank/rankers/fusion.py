@@ -91,18 +91,24 @@ class FusionRanker(Ranker):
         )
 
     def with_cached(self, passage: Passage) -> Passage:
-        passage = self._stems.with_cached_stems(self._encoder.vector_cache.with_cached_vector(passage))
+        passage = self._encoder.vector_cache.with_cached_vector(passage)
         return passage if self._sparse is None else self._sparse.cache.with_cached_vector(passage)
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> PreparedTexts:
         """Computes the query's vectors, and the passages' words and sparse scores; later slices have the former."""
-        query, passages = self._encoder.with_vector(query), [self._stems.with_stems(passage) for passage in passages]
+        query, stems = self._encoder.with_vector(query), [self._stems.stems_of(passage) for passage in passages]
         if self._sparse is None:
-            return PreparedTexts(query, tuple(passages))
+            pairs = zip(passages, stems, strict=True)
+            return PreparedTexts(query, tuple(replace(passage, stems=found) for passage, found in pairs))
         query = self._sparse.with_vector(query)
-        scored = tuple(self._sparse.scored(cast(SparseVector, query.sparse), passages))
-        truncated = tuple(result.doc_id for result in scored if result.sparse and result.sparse.is_truncated)
-        return PreparedTexts(query, scored, truncated)
+        encoded = self._sparse.encoded(passages)
+        scores = self._sparse.scores(cast(SparseVector, query.sparse), encoded).tolist()
+        prepared, truncated = list[Passage](), list[str]()
+        for passage, found, sparse, score in zip(passages, stems, encoded, scores, strict=True):
+            prepared.append(replace(passage, stems=found, sparse=sparse, sparse_score=score))
+            if sparse.is_truncated:
+                truncated.append(passage.doc_id)
+        return PreparedTexts(query, tuple(prepared), tuple(truncated))
 
     def encode(self, window: Window) -> Window:
         """Groups the texts whose vectors are missing into batches of similar lengths."""

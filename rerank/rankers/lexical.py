@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TypeAlias
@@ -110,20 +109,13 @@ def known_words(texts: Iterable[Sequence[str]], table: WordTable) -> float:
 class StemCache(TextCache[tuple[str, ...]]):
     """Keeps the stems of the texts that were read last; the stems themselves are shared by all texts."""
 
-    def with_cached_stems(self, passage: Passage) -> Passage:
-        """Returns the passage with its cached stems, if there are some."""
-        if passage.stems is not None or (found := self.get(passage.text)) is None:
-            return passage
-        return replace(passage, stems=found)
-
-    def with_stems(self, passage: Passage) -> Passage:
-        """Gives a passage the stems of its text: those in the cache, or else new ones, which are kept."""
-        passage = self.with_cached_stems(passage)
-        if passage.stems is not None:
-            return passage
+    def stems_of(self, passage: Passage) -> tuple[str, ...]:
+        """The stems of a passage's text: its own or those in the cache, or else new ones, which are kept."""
+        if (known := passage.stems) is not None or (known := self.get(passage.text)) is not None:
+            return known
         found = stems(passage.text[:READ_CHARS])
         self.keep(passage.text, found, 8 * len(found))
-        return replace(passage, stems=found)
+        return found
 
 
 def count_words(texts: Iterable[str], least: int) -> WordTable:

@@ -137,8 +137,7 @@ class PERankRanker(Ranker):
         )
 
     def with_cached(self, passage: Passage) -> Passage:
-        passage = self._encoder.vector_cache.with_cached_vector(passage)
-        return self._stems.with_cached_stems(passage) if self._lexical_weight else passage
+        return self._encoder.vector_cache.with_cached_vector(passage)
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> PreparedTexts:
         """Embeds the query and the passages without a vector, each distinct text once.
@@ -151,7 +150,7 @@ class PERankRanker(Ranker):
         query = self._encoder.with_vector(query)  # of the text as it was sent
         fitting = self._prompts.fitting(self._prompts.sanitize(query), self._max_query_tokens)
         if self._lexical_weight:
-            passages = [self._stems.with_stems(passage) for passage in passages]
+            passages = [replace(passage, stems=self._stems.stems_of(passage)) for passage in passages]
         bounded = (
             [self._encoder.without_longer_vector(passage) for passage in passages] if self._is_limited else passages
         )

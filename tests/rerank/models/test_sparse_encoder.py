@@ -120,11 +120,11 @@ def test_bfloat16_changes_scores_by_rounding_only(sparse_encoder: SparseEncoder)
 def test_text_that_comes_again_is_not_read_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = SparseEncoder(folder, "cpu", cache_bytes=10**6)
     passages = [Passage("1", "a flea"), Passage("2", "tides"), Passage("3", "a flea")]
-    first = encoder.with_sparse(passages)
-    assert first[0].sparse is first[2].sparse
+    first = encoder.encoded(passages)
+    assert first[0] is first[2]
     monkeypatch.setattr(encoder, "_forward", None)
-    again = encoder.with_sparse(passages)
-    assert all(a.sparse is b.sparse for a, b in zip(first, again, strict=True))
+    again = encoder.encoded(passages)
+    assert all(a is b for a, b in zip(first, again, strict=True))
 
 
 def test_threads_may_share_the_encoder(small: SparseEncoder) -> None:

@@ -209,13 +209,11 @@ def test_bundled_table_is_small_and_knows_how_rare_words_are() -> None:
 def test_stems_of_a_text_are_kept_and_no_more_of_it_is_read_than_the_bound() -> None:
     cache = StemCache(100_000)
     passage = Passage("a", "flea " * READ_CHARS)
-    assert cache.with_cached_stems(passage) is passage
-    read = cache.with_stems(passage)
-    assert read.stems is not None
-    assert len(read.stems) == READ_CHARS // 5
-    assert cache.with_cached_stems(Passage("b", passage.text)).stems is read.stems
-    assert cache.with_stems(read) is read
-    assert StemCache(0).with_stems(Passage("c", "")).stems == ()
+    read = cache.stems_of(passage)
+    assert len(read) == READ_CHARS // 5
+    assert cache.stems_of(Passage("b", passage.text)) is read
+    assert cache.stems_of(Passage("b", passage.text, stems=("own",))) == ("own",)
+    assert StemCache(0).stems_of(Passage("c", "")) == ()
 
 
 def test_scores_are_finite_for_any_lengths() -> None:

@@ -57,8 +57,8 @@ def signals_of(
     for item in with_progress(lists, "lists", len(lists), console):
         first_stage = np.array(first_stage_scores(item.scores or [None] * len(item.passages)), dtype=np.float64)
         # With the query's vector at unit length, as `FusionRanker.prepare` computes the sparse scores.
-        scored = sparse_encoder.scored(sparse_encoder.encode_query(item.query.text).unit(), item.passages)
-        sparse = np.array([passage.sparse_score for passage in scored], dtype=np.float64)
+        query = sparse_encoder.encode_query(item.query.text).unit()
+        sparse = sparse_encoder.scores(query, sparse_encoder.encoded(item.passages)).astype(np.float64)
         vectors = [passages([p.text])[0] if p.vector is None else p.vector for p in item.passages]
         words = [stems(passage.text[:READ_CHARS]) for passage in item.passages]
         cheap = cheap_signals(item.query, words, first_stage, sparse, encoder)
