@@ -18,7 +18,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from rerank.config.settings import Positive, Settings
 from rerank.errors import ConfigError, Unauthenticated
-from rerank.util.files import atomic_file, file_version, read_text
+from rerank.util.files import atomic_file, locked, read_text
 from rerank.util.validation import problems_of
 from rerank.util.yaml_files import parse_yaml
 
@@ -74,15 +74,28 @@ def read_keys(path: Path) -> tuple[APIKey, ...]:
         ConfigError: the file cannot be read, has no list, an entry is invalid, or two have the same name. A file that
             is empty, as after a failed write, would refuse every call without anybody having decided it.
     """
-    way_out = f"`rerank keys add NAME --keys {shlex.quote(str(path))}` writes it"
+    return _listed(_text_of(path), path)
+
+
+def _text_of(path: Path) -> str:
+    """The text of the file. Raises: ConfigError."""
     try:
-        text = read_text(path)
+        return read_text(path)
     except ConfigError as error:
-        raise ConfigError(f"keys: {error}" if os.path.exists(path) else f"keys: {error}; {way_out}") from error
+        way_out = "" if os.path.exists(path) else f"; {_way_out(path)}"
+        raise ConfigError(f"keys: {error}{way_out}") from error
+
+
+def _listed(text: str, path: Path) -> tuple[APIKey, ...]:
+    """The entries of the text of the file `path`. Raises: see `read_keys`."""
     keys = _parsed(text, path)
     if keys is None:
-        raise ConfigError(f"keys: {path} is empty; {way_out}, and [] in it says that no key is valid")
+        raise ConfigError(f"keys: {path} is empty; {_way_out(path)}, and [] in it says that no key is valid")
     return keys
+
+
+def _way_out(path: Path) -> str:
+    return f"`rerank keys add NAME --keys {shlex.quote(str(path))}` writes it"
 
 
 def _parsed(text: str, path: Path) -> tuple[APIKey, ...] | None:
@@ -105,9 +118,20 @@ def _parsed(text: str, path: Path) -> tuple[APIKey, ...] | None:
 def add_key(path: Path, name: str, limits: CallerLimits) -> str:
     """Makes a key, appends its hash to the file, which is created if need be, and returns the key.
 
+    Processes that add keys to the same file come one after the other.
+
     Raises:
         ConfigError: the file is invalid or has the name already, the name is invalid, or the file cannot be written.
     """
+    try:
+        with locked(path):
+            return _add(path, name, limits)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}; choose a file that you may write") from error
+
+
+def _add(path: Path, name: str, limits: CallerLimits) -> str:
+    """See `add_key`. Raises: ConfigError, OSError."""
     existing = read_text(path) if os.path.exists(path) else ""
     keys = _parsed(existing, path)
     if name in [key.name for key in keys or ()]:
@@ -122,14 +146,11 @@ def add_key(path: Path, name: str, limits: CallerLimits) -> str:
     before = existing if keys else comments  # without the brackets of an empty list
     text = before + ("\n" if before and not before.endswith("\n") else "") + yaml.safe_dump([entry], sort_keys=False)
     _parsed(text, path)  # nothing can be appended to a list with entries in brackets
-    try:
-        with atomic_file(path) as temporary:
-            temporary.touch(mode=0o600)
-            temporary.write_text(text, encoding="utf-8")
-            if existing:
-                temporary.chmod(path.stat().st_mode)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}; choose a file that you may write") from error
+    with atomic_file(path) as temporary:
+        temporary.touch(mode=0o600)
+        temporary.write_text(text, encoding="utf-8")
+        if existing:
+            temporary.chmod(path.stat().st_mode)
     return key
 
 
@@ -150,8 +171,9 @@ class KeyStore:
         self._path = path
         self._keys: tuple[APIKey, ...] = ()
         self._checked_s = time.monotonic()
-        self._version = file_version(path)
-        self._set(read_keys(path))
+        #: Of the file when it was read; None after it could not be.
+        self._text: str | None = _text_of(path)
+        self._set(_listed(self._text, path))
 
     def authenticate(self, authorization: str | None) -> APIKey:
         """The entry of the key that the header `authorization` has.
@@ -179,12 +201,20 @@ class KeyStore:
         return found
 
     def _reload_if_changed(self) -> None:
+        """Compares the text, since a copy that keeps the time, or a second save within its resolution, looks old."""
         self._checked_s = time.monotonic()
-        if (version := file_version(self._path)) == self._version:
-            return
-        self._version, before = version, {key.name for key in self._keys}
         try:
-            self._set(read_keys(self._path))
+            text = _text_of(self._path)
+        except ConfigError as error:
+            if self._text is not None:
+                log.error("%s; the keys that were read before stay valid", error)
+            self._text = None
+            return
+        if text == self._text:
+            return
+        self._text, before = text, {key.name for key in self._keys}
+        try:
+            self._set(_listed(text, self._path))
             gone = sorted(before - {key.name for key in self._keys})
             log.info("%d API keys read from %s", len(self._keys), self._path)
             if gone:  # half a file is a shorter list, too

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import atexit
 import errno
+import fcntl
 import hashlib
 import logging
 import os
@@ -99,6 +100,23 @@ def atomic_file(path: Path) -> Iterator[Path]:
         _sync_one(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Holds a lock on the folder of a file, for a block that reads the file and writes it again.
+
+    Waits for other processes and threads that hold it; the end of a process frees it. The folder is locked, because a
+    file that is renamed to `path` is another one.
+
+    Raises: OSError if the folder cannot be read.
+    """
+    descriptor = os.open(path.absolute().parent, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def sync(path: Path) -> None:

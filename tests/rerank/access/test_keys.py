@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -120,6 +122,24 @@ def test_key_is_not_added_twice_nor_to_an_invalid_file_nor_under_a_bad_name(path
             add_key(path, "b", ANY)
         assert path.read_text() == text
     assert [child.name for child in path.parent.iterdir()] == ["keys.yaml"]
+
+
+def test_keys_that_are_added_at_once_are_all_in_the_file(path: Path) -> None:
+    names = [f"caller-{number}" for number in range(6)]
+    with ThreadPoolExecutor(len(names)) as threads:  # a lock of the file holds between threads as between processes
+        told = list(threads.map(lambda name: add_key(path, name, ANY), names))
+    assert {key.sha256 for key in read_keys(path)} == set(map(hash_of_key, told))
+
+
+@pytest.mark.usefixtures("checked_each_time")
+def test_keys_of_a_file_with_the_size_and_the_time_of_the_one_before_are_read(path: Path) -> None:
+    """As `cp -p` leaves it."""
+    key = add_key(path, "a", ANY)
+    before, text = path.stat(), path.read_text()
+    store = KeyStore(path)
+    path.write_text(text.replace("name: a", "name: b"))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert store.authenticate(bearer(key)).name == "b"
 
 
 @pytest.mark.usefixtures("checked_each_time")
