@@ -21,6 +21,7 @@ from rerank.checkpoints.settings_files import architecture_in, read_settings, re
 from rerank.config.encoder import DEFAULT_ENCODER, EncoderConfig, Pooling
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.loading import pick_device
+from rerank.models.memory import keep_in_memory
 from rerank.models.native_folders import native_folder
 from rerank.util.files import is_missing_folder, sha256_of_files
 
@@ -175,6 +176,7 @@ def _load_complete(folder: Path, device: str, pooling: Pooling | None) -> Senten
     if isinstance(transformer, PreTrainedModel):
         whole = complete_transformer(transformer, folder, "FEATURE_EXTRACTION", _NOT_POOLED, _NOT_POOLED)
         cast(Any, model[0]).model = whole.eval()
+    keep_in_memory(model)
     return model
 
 

@@ -30,7 +30,7 @@ from rerank.config import Precision
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.compiled_layers import set_up_gpu
 from rerank.models.linear_layers import use_float8
-from rerank.models.memory import check_fits
+from rerank.models.memory import check_fits, keep_in_memory
 from rerank.models.precision import hidden_size_of, pick_precision, weights_dtype
 from rerank.models.smollm2 import locate_causal_lm
 from rerank.models.tokenizer import load_tokenizer
@@ -161,6 +161,7 @@ def load_weights(
         base, dtype=dtype, device_map=device, output_loading_info=True, trust_remote_code=False
     )
     check_complete(base, loading_info)
+    keep_in_memory(model)
     return cast(PreTrainedModel, model)
 
 

@@ -6,10 +6,12 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
+from torch import nn
 
 from rerank.checkpoints.settings_files import read_settings
 from rerank.errors import CheckpointError
@@ -85,6 +87,16 @@ def translate_out_of_memory() -> Iterator[None]:
             raise
         torch.cuda.empty_cache()
         raise MemoryError(str(error)) from error
+
+
+def keep_in_memory(model: nn.Module) -> None:
+    """Copies the weights on a CPU, which the libraries leave in mapped files.
+
+    A file that is cut while it is mapped ends the process (SIGBUS), and one that is written over changes the model.
+    """
+    for tensor in chain(model.parameters(), model.buffers()):
+        if tensor.device.type == "cpu":
+            tensor.data = tensor.data.clone()
 
 
 def _parameters(path: Path) -> int:

@@ -21,6 +21,7 @@ from rerank.checkpoints.settings_files import architecture_in, check_settings, r
 from rerank.errors import CheckpointError
 from rerank.models.encoder_loading import Prompts, resolve_prompts
 from rerank.models.loading import readable_positions
+from rerank.models.memory import keep_in_memory
 from rerank.util.files import missing_path_hint
 
 #: Weights that checkpoints of masked language models have, and their logits are computed without.
@@ -65,7 +66,7 @@ def load_splade(folder: Path, device: torch.device) -> SpladeModel:
     with loading("sparse encoder", folder):
         _check_splade_weights(transformer_folders)
         library = SparseEncoder(str(folder), device=str(device), local_files_only=True, trust_remote_code=False)
-        library.eval().requires_grad_(False)
+        keep_in_memory(library.eval().requires_grad_(False))
         _check_splade_settings(folder, library)
         transformer, pooling = _document_modules(folder, library)
         model = cast(PreTrainedModel, transformer.auto_model)

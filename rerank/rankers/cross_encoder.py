@@ -36,7 +36,7 @@ from rerank.models.batches import GPU_BATCH_TOKENS, batches_by_length
 from rerank.models.linear_layers import use_float8
 from rerank.models.llama_bidirectional import LlamaBidirectionalForSequenceClassification
 from rerank.models.loading import pick_device, readable_positions
-from rerank.models.memory import check_fits, fitting_tokens, translate_out_of_memory
+from rerank.models.memory import check_fits, fitting_tokens, keep_in_memory, translate_out_of_memory
 from rerank.models.native_folders import native_folder
 from rerank.models.precision import compute_in, pick_precision, uses_autocast, weights_dtype
 from rerank.profiles import PairPrompt
@@ -216,6 +216,7 @@ class PairScorer:
         task = "SEQ_CLS" if is_classifier else "CAUSAL_LM"
         cast(Any, self._model[0]).model = complete_transformer(self._transformer, self._folder, task, _NOT_READ)
         self._transformer.eval().requires_grad_(False)
+        keep_in_memory(self._model)
         transformer, tokenizer = self._transformer, self.tokenizer
         if is_classifier and (labels := relevant_label(self._folder, transformer.config.to_dict())) is not None:
             self._relevant, self._model.activation_fn = labels, nn.Sigmoid()

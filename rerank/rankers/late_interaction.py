@@ -22,7 +22,7 @@ from rerank.checkpoints.weights import weight_files
 from rerank.config import Precision
 from rerank.models.batches import batch_tokens, batches_by_length
 from rerank.models.loading import pick_device
-from rerank.models.memory import check_fits, translate_out_of_memory
+from rerank.models.memory import check_fits, keep_in_memory, translate_out_of_memory
 from rerank.models.precision import compute_in, pick_precision, uses_autocast, weights_dtype
 from rerank.models.vector_cache import TextCache
 from rerank.prompting.sanitize import markup_divider
@@ -64,7 +64,7 @@ class LateInteractionRanker(Ranker):
             check_fits(checkpoint, picked, dtype)
             options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "device": str(picked)}
             self._model = MultiVectorEncoder(str(checkpoint), model_kwargs={"dtype": dtype}, **options)
-            self._model.eval().requires_grad_(False)
+            keep_in_memory(self._model.eval().requires_grad_(False))
             transformer = cast(Any, self._model.transformers_model)
             complete_transformer(transformer, checkpoint, "FEATURE_EXTRACTION", _NOT_READ, r"(\w+\.)?pooler\.")
             computed = pick_precision(transformer, precision)

@@ -160,7 +160,7 @@ class VectorSteps:
 
     def dense(self) -> None:
         """Writes the file of approximate search, if that was asked for."""
-        kind, vectors = self.settings.dense, PassageStore(self.build.index).vectors.mapped
+        kind, vectors = self.settings.dense, PassageStore(self.build.index).vectors
         write_vector_index(
             kind, self.build.index, vectors, self.settings.threads, lambda done: self.report(kind, done, len(vectors))
         )
@@ -177,7 +177,7 @@ class VectorSteps:
     def _recall(self, store: PassageStore, passages: Sequence[Passage]) -> float:
         queries = [" ".join(passage.text.split()[:_RECALL_WORDS]) for passage in passages]
         opened = open_vector_index(self.settings.dense, self.build.index, store.vectors)
-        return recall_of(opened, store.vectors.mapped, self.encoder.encode_queries(queries), _RECALL_DEPTH)
+        return recall_of(opened, store.vectors, self.encoder.encode_queries(queries), _RECALL_DEPTH)
 
     def _cosine(self, passages: Sequence[Passage]) -> float:
         exact = self.encoder.encode_passages([passage.text for passage in passages])

@@ -1,11 +1,13 @@
 """Search among the vectors of an index with FAISS: exact (flat), or approximate by an HNSW graph.
 
-The graph is memory-mapped, and both kinds return exact inner products of the stored vectors.
+Both kinds return exact inner products of the stored vectors. Small files are copied into memory; of large ones, vectors
+are read for each search, and the graph is memory-mapped.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,6 +35,9 @@ _FILE = "hnsw.faiss"
 _HNSW_M, _HNSW_EF_CONSTRUCTION, _HNSW_EF_SEARCH = 32, 100, 512
 #: Vectors between two saves of an unfinished index: this number, or an eighth of the vectors that it has.
 _SAVE_EVERY, _SAVE_SHARE = 32_768, 8
+#: Files up to this size are copied into memory, as a mapped file that is cut ends the process (SIGBUS); and the rows of
+#: a larger file that are read at once.
+_COPIED_BYTES, _BLOCK_ROWS = 1 << 30, 32_768
 
 
 @cache
@@ -61,17 +66,17 @@ def open_vector_index(kind: DenseKind, folder: Path, vectors: VectorFile) -> Vec
         IndexMismatch: the file that `write_vector_index` wrote to `folder` is missing or damaged.
     """
     if kind == "flat":
-        return _on_gpus(vectors.mapped) if faiss_package().get_num_gpus() else _Flat(vectors.mapped)
-    return _Graph(_read(folder / _FILE, vectors.mapped.shape), vectors)
+        return _on_gpus(vectors) if faiss_package().get_num_gpus() else _Flat(vectors)
+    return _Graph(folder / _FILE, vectors)
 
 
 def write_vector_index(
-    kind: DenseKind, folder: Path, vectors: Matrix, threads: int, report: Callable[[int], None]
+    kind: DenseKind, folder: Path, vectors: VectorFile, threads: int, report: Callable[[int], None]
 ) -> None:
     """Writes the graph of hnsw, and nothing for flat. A call after a kill goes on where the last save was.
 
     Args:
-        vectors: (N, D). They are held in memory, in float16, while the graph grows.
+        vectors: they are held in memory, in float16, while the graph grows.
         threads: with more than one, the graph differs a little from build to build.
         report: called with the number of vectors that are in the file.
 
@@ -90,13 +95,13 @@ def write_vector_index(
             first = index.ntotal
             stop = min(len(vectors), first + max(_SAVE_EVERY, first // _SAVE_SHARE))
             index.hnsw.rng = faiss_package().RandomGenerator(first)  # so that a resumed graph gets the same levels
-            index.add(np.ascontiguousarray(vectors[first:stop]))
+            index.add(vectors.read(first, stop))
             with atomic_file(path) as temporary:
                 _write(index, temporary)
     report(len(vectors))
 
 
-def recall_of(index: VectorIndex, vectors: Matrix, queries: Matrix, depth: int) -> float:
+def recall_of(index: VectorIndex, vectors: VectorFile, queries: Matrix, depth: int) -> float:
     """Share of the `depth` best rows of each query, by exact search, that the index finds; mean over the queries."""
     depth = min(depth, len(vectors))
     _, exact = _Flat(vectors).search(queries, depth)
@@ -107,24 +112,54 @@ def recall_of(index: VectorIndex, vectors: Matrix, queries: Matrix, depth: int) 
 class _Flat:
     """Exact search that reads all vectors."""
 
-    def __init__(self, vectors: Matrix) -> None:
+    def __init__(self, vectors: VectorFile) -> None:
         self._vectors = vectors
+        self._copy = vectors.read() if vectors.nbytes <= _COPIED_BYTES else None
 
     def search(self, queries: Matrix, depth: int) -> ScoresAndRows:
-        found: ScoresAndRows = faiss_package().knn(
-            queries, self._vectors, depth, metric=faiss_package().METRIC_INNER_PRODUCT
-        )
-        return found
+        if self._copy is not None:
+            return _nearest(queries, self._copy, depth)
+        best: ScoresAndRows = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
+        for first, block in _blocks(self._vectors):
+            scores, rows = _nearest(queries, block, depth)
+            scores, rows = np.hstack([best[0], scores]), np.hstack([best[1], np.where(rows < 0, rows, rows + first)])
+            order = np.argsort(-scores, axis=1, kind="stable")[:, :depth]
+            best = np.take_along_axis(scores, order, axis=1), np.take_along_axis(rows, order, axis=1)
+        return best
+
+
+def _nearest(queries: Matrix, vectors: Matrix, depth: int) -> ScoresAndRows:
+    found: ScoresAndRows = faiss_package().knn(queries, vectors, depth, metric=faiss_package().METRIC_INNER_PRODUCT)
+    return found
+
+
+def _blocks(vectors: VectorFile) -> Iterator[tuple[int, Matrix]]:
+    """The vectors in blocks, each with its first row."""
+    for first in range(0, len(vectors), _BLOCK_ROWS):
+        yield first, vectors.read(first, min(len(vectors), first + _BLOCK_ROWS))
 
 
 class _Graph:
-    """Finds vectors by an HNSW graph, and scores them exactly."""
+    """Finds vectors by an HNSW graph, and scores them exactly.
 
-    def __init__(self, index: Any, vectors: VectorFile) -> None:
-        self._index, self._vectors = index, vectors
+    Args:
+        path: of the graph; a large one must keep its length as long as it is open.
+    """
+
+    def __init__(self, path: Path, vectors: VectorFile) -> None:
+        self._path, self._vectors = path, vectors
+        try:
+            self._file = path.open("rb")
+        except OSError as error:
+            raise damaged(path, error.strerror or error) from error
+        self._bytes = os.fstat(self._file.fileno()).st_size
+        self._is_mapped = self._bytes > _COPIED_BYTES
+        self._index = _read(path, vectors.shape, self._is_mapped)
 
     def search(self, queries: Matrix, depth: int) -> ScoresAndRows:
-        _, rows = self._index.search(queries, min(depth, len(self._vectors.mapped)))
+        if self._is_mapped and (size := os.fstat(self._file.fileno()).st_size) != self._bytes:
+            raise damaged(self._path, f"it had {self._bytes} bytes when it was opened, and has {size}")
+        _, rows = self._index.search(queries, min(depth, len(self._vectors)))
         best = [self._exact(query, found, depth) for query, found in zip(queries, rows, strict=True)]
         return np.stack([scores for scores, _ in best]), np.stack([found for _, found in best])
 
@@ -152,9 +187,9 @@ def _write(index: Any, path: Path) -> None:
         raise OSError(errno.EIO, reason[1] if reason else str(error), str(path)) from error
 
 
-def _read(path: Path, shape: tuple[int, ...]) -> Any:
+def _read(path: Path, shape: tuple[int, ...], is_mapped: bool) -> Any:
     try:
-        index = faiss_package().read_index(str(path), faiss_package().IO_FLAG_MMAP_IFC)
+        index = faiss_package().read_index(str(path), faiss_package().IO_FLAG_MMAP_IFC if is_mapped else 0)
     except (RuntimeError, MemoryError) as error:  # a length in its header may be beyond all memory
         raise damaged(path, f"FAISS cannot read it ({' '.join(str(error).split())})") from error
     if (index.ntotal, index.d) != shape:
@@ -163,10 +198,10 @@ def _read(path: Path, shape: tuple[int, ...]) -> Any:
     return index
 
 
-def _on_gpus(vectors: Matrix) -> VectorIndex:
+def _on_gpus(vectors: VectorFile) -> VectorIndex:
     index = faiss_package().IndexFlatIP(vectors.shape[1])
-    for first in range(0, len(vectors), _SAVE_EVERY):
-        index.add(np.ascontiguousarray(vectors[first : first + _SAVE_EVERY]))
+    for _, block in _blocks(vectors):
+        index.add(block)
     on_gpus: VectorIndex = faiss_package().index_cpu_to_all_gpus(index)
     return on_gpus
 

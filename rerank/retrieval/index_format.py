@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, BinaryIO, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -127,54 +128,69 @@ def _head_sha256(path: Path) -> str:
         return hashlib.sha256(file.read(_HEAD_BYTES)).hexdigest()
 
 
-def open_array(path: Path, dtype: type | None, dimensions: int) -> npt.NDArray[Any]:
-    """The memory-mapped array of a file.
+class ArrayFile:
+    """A NumPy file whose rows are read, and not memory-mapped: a mapped file that is cut ends the process (SIGBUS).
 
     Args:
         dtype: of its numbers; None: any.
 
     Raises:
         IndexMismatch: the file is missing, cannot be read, or has another form.
-    """
-    try:
-        array: npt.NDArray[Any] = np.lib.format.open_memmap(path, mode="r")
-    except OSError as error:
-        raise damaged(path, error.strerror or error) from error
-    except Exception as error:  # NumPy parses the header as Python, which may raise anything
-        raise damaged(path, f"its header cannot be read ({type(error).__name__})") from error
-    if array.ndim != dimensions or (dtype is not None and array.dtype != dtype):
-        expected = f"{dimensions} of {np.dtype(dtype)}"
-        raise damaged(path, f"it has {array.ndim} dimensions of {array.dtype} instead of {expected}")
-    if not array.flags.c_contiguous:
-        raise damaged(path, "its header says that columns follow one another, not rows")
-    return array
-
-
-class ArrayFile:
-    """A NumPy file whose rows are read without being mapped. Raises: IndexMismatch, see `open_array`.
 
     Attributes:
-        mapped: memory-mapped; what was read of it counts as resident memory of the process.
+        shape: numbers of rows, and of columns.
+        dtype: of a number.
+        first_byte: offset of the first number in the file.
+        row_bytes: size of a row.
     """
 
     def __init__(self, path: Path, dtype: type | None, dimensions: int) -> None:
-        self.mapped = open_array(path, dtype, dimensions)
-        self._path, self._file = path, path.open("rb")
-        self._first_byte = path.stat().st_size - self.mapped.nbytes
+        self._path = path
+        try:
+            self._file = path.open("rb")
+            self.shape, is_by_columns, self.dtype = _read_header(self._file)
+        except OSError as error:
+            raise damaged(path, error.strerror or error) from error
+        except Exception as error:  # NumPy parses the header as Python, which may raise anything
+            raise damaged(path, f"its header cannot be read ({type(error).__name__})") from error
+        if len(self.shape) != dimensions or self.dtype.hasobject or (dtype is not None and self.dtype != dtype):
+            expected = f"{dimensions} of {'numbers' if dtype is None else np.dtype(dtype)}"
+            raise damaged(path, f"it has {len(self.shape)} dimensions of {self.dtype} instead of {expected}")
+        if is_by_columns and dimensions > 1:
+            raise damaged(path, "its header says that columns follow one another, not rows")
+        self.first_byte, self.row_bytes = self._file.tell(), math.prod(self.shape[1:]) * self.dtype.itemsize
+        if (size := os.fstat(self._file.fileno()).st_size) < (least := self.first_byte + self.nbytes):
+            raise damaged(path, f"it has {size} bytes, and its header says {least}")
 
-    def read(self, first: int, stop: int) -> npt.NDArray[Any]:
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all rows."""
+        return len(self) * self.row_bytes
+
+    def read(self, first: int = 0, stop: int | None = None) -> npt.NDArray[Any]:
         """The rows from `first` to before `stop`. Raises: IndexMismatch if the file ends before them."""
-        rows = np.empty((stop - first, *self.mapped.shape[1:]), self.mapped.dtype)
+        rows = np.empty(((len(self) if stop is None else stop) - first, *self.shape[1:]), self.dtype)
         self.read_into(rows.reshape(-1), first)
         return rows
 
     def read_into(self, numbers: npt.NDArray[Any], first: int) -> None:
         """Fills a flat array with what begins at the row `first`. Raises: see `read`."""
-        missing, offset = numbers.view(np.uint8).data, self._first_byte + first * self.mapped.strides[0]
+        missing, offset = numbers.view(np.uint8).data, self.first_byte + first * self.row_bytes
         while missing:  # the system returns at most 2 GB at a time
             if not (size := os.preadv(self._file.fileno(), [missing], offset)):
                 raise damaged(self._path, "it ends too early")
             missing, offset = missing[size:], offset + size
+
+
+def _read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether columns follow one another, and type of an array; the file is then at its first number."""
+    version = np.lib.format.read_magic(file)
+    if version == (1, 0):
+        return np.lib.format.read_array_header_1_0(file)
+    return np.lib.format.read_array_header_2_0(file)
 
 
 def reserve(path: Path) -> None:

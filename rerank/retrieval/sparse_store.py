@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rerank.retrieval.index_format import ArrayFile, damaged, open_array, reserve
+from rerank.retrieval.index_format import ArrayFile, damaged, reserve
 from rerank.util.files import atomic_file
 from rerank.util.sparse_vectors import SparseVector
 
@@ -37,12 +37,12 @@ class SparseStore:
         self._folder = index / FOLDER
         self._vocabulary_size = vocabulary_size
         offsets = self._folder / _OFFSETS
-        self._offsets: npt.NDArray[np.int64] = np.array(open_array(offsets, np.int64, dimensions=1))
+        self._offsets: npt.NDArray[np.int64] = ArrayFile(offsets, np.int64, dimensions=1).read()
         if len(self._offsets) != passages + 1 or self._offsets[0] != 0 or (np.diff(self._offsets) < 0).any():
             raise damaged(offsets, f"it does not have the {passages + 1} increasing offsets of {passages} rows")
         numbers = int(self._offsets[-1])
         self._terms, self._weights = (_open_numbers(self._folder / name, numbers) for name in (_TERMS, _WEIGHTS))
-        self._truncated: npt.NDArray[np.bool_] = open_array(self._folder / _TRUNCATED, np.bool_, dimensions=1)
+        self._truncated: npt.NDArray[np.bool_] = ArrayFile(self._folder / _TRUNCATED, np.bool_, dimensions=1).read()
         if len(self._truncated) != passages:
             raise damaged(self._folder / _TRUNCATED, f"it has {len(self._truncated)} numbers instead of {passages}")
 
@@ -57,8 +57,8 @@ class SparseStore:
 
 def _open_numbers(path: Path, numbers: int) -> ArrayFile:
     file = ArrayFile(path, None, dimensions=1)
-    if (dtype := file.mapped.dtype) not in (np.uint16, np.uint32, np.float16) or len(file.mapped) != numbers:
-        raise damaged(path, f"it has {len(file.mapped)} numbers of {dtype} instead of {numbers}")
+    if file.dtype not in (np.uint16, np.uint32, np.float16) or len(file) != numbers:
+        raise damaged(path, f"it has {len(file)} numbers of {file.dtype} instead of {numbers}")
     return file
 
 

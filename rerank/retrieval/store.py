@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rerank.errors import CollectionError, NotFound
-from rerank.retrieval.index_format import ArrayFile, damaged, open_array, reserve
+from rerank.retrieval.index_format import ArrayFile, damaged, reserve
 from rerank.retrieval.sparse_store import SparseStore
 from rerank.types import Matrix, Passage, ScoredDoc, is_valid_doc_id
 
@@ -65,15 +65,15 @@ class PassageStore:
             ((last_row,),) = self._db.execute("SELECT max(row) FROM passages")
         #: The unit vector of each row.
         self.vectors = VectorFile(folder / _VECTORS)
-        #: (N,) memory-mapped: whether the vector of a row covers only the beginning of its text.
-        self.truncated: npt.NDArray[np.bool_] = open_array(folder / _TRUNCATED, np.bool_, dimensions=1)
-        if shape is not None and self.vectors.mapped.shape != shape:
-            raise damaged(folder / _VECTORS, f"it has {self.vectors.mapped.shape} numbers instead of {shape}")
+        #: (N,): whether the vector of a row covers only the beginning of its text.
+        self.truncated: npt.NDArray[np.bool_] = ArrayFile(folder / _TRUNCATED, np.bool_, dimensions=1).read()
+        if shape is not None and self.vectors.shape != shape:
+            raise damaged(folder / _VECTORS, f"it has {self.vectors.shape} numbers instead of {shape}")
         if last_row != len(self) - 1:
             raise damaged(self._path, f"its last row is {last_row} instead of {len(self) - 1}")
 
     def __len__(self) -> int:
-        return len(self.vectors.mapped)
+        return len(self.vectors)
 
     def passages(self, doc_ids: Sequence[str]) -> list[Passage]:
         """The passages with these ids, with text and vector, in the given order.
@@ -143,7 +143,7 @@ class VectorFile(ArrayFile):
 
     def at_rows(self, rows: Sequence[int]) -> Matrix:
         """(len(rows), D): the vectors of these rows. Raises: IndexMismatch if the file ends before one of them."""
-        vectors = np.empty((len(rows), self.mapped.shape[1]), dtype=np.float32)
+        vectors = np.empty((len(rows), self.shape[1]), dtype=np.float32)
         for vector, row in zip(vectors, rows, strict=True):
             self.read_into(vector, int(row))
         return vectors
@@ -196,10 +196,10 @@ def write_vectors(folder: Path, first: int, vectors: Matrix, truncated: Sequence
     Raises:
         OSError: the disk is full.
     """
-    for name, values in ((_VECTORS, vectors), (_TRUNCATED, truncated)):
-        array = np.load(folder / name, mmap_mode="r")
+    for name, values in ((_VECTORS, vectors), (_TRUNCATED, np.array(truncated, dtype=np.bool_))):
+        array = ArrayFile(folder / name, None, dimensions=values.ndim)
         content = np.ascontiguousarray(values, dtype=array.dtype).tobytes()
-        place = array.offset + first * array.strides[0]
+        place = array.first_byte + first * array.row_bytes
         with (folder / name).open("r+b", buffering=0) as file:
             while content:  # a disk that becomes full takes a part before it refuses the rest
                 written = os.pwrite(file.fileno(), content, place)

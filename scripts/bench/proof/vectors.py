@@ -33,8 +33,9 @@ def prove_vectors(proof: Proof) -> Iterator[Row]:
     vectors, queries = _unit_vectors(_VECTORS), _unit_vectors(_QUERIES)
     path = proof.folder / "vectors.npy"
     np.save(path, vectors)
-    index = open_vector_index("flat", proof.folder, VectorFile(path))
-    share = recall_of(index, vectors, queries, _DEPTH)
+    file = VectorFile(path)
+    index = open_vector_index("flat", proof.folder, file)
+    share = recall_of(index, file, queries, _DEPTH)
     name = f"{what}, {_VECTORS:,} vectors of {_DIMENSION}"
     if share < _LEAST_SHARE:
         yield failed(name, f"{share:.4f} of the rows equal the CPU's, at least {_LEAST_SHARE} are expected")

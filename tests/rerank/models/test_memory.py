@@ -11,16 +11,21 @@ import torch
 from pydantic import TypeAdapter
 from safetensors.torch import load_file
 
-from rerank.config import IdentityModel, ModelConfig
+from rerank.config import EncoderConfig, IdentityModel, ModelConfig
 from rerank.errors import CheckpointError
 from rerank.models import memory
 from rerank.models.encoder import Encoder
+from rerank.models.loading import load_causal_lm
 from rerank.models.memory import check_fits, fitting_tokens, translate_out_of_memory
+from rerank.models.sparse_encoder import SparseEncoder
+from rerank.rankers.cross_encoder import CrossEncoderRanker
 from rerank.reranking.load_models import ModelLoader
 from rerank.reranking.registry import load_models
 from tests.causal_lms import write_causal_lm
 from tests.cross_encoders import write_cross_encoder
+from tests.small_encoder import write_qwen_model
 from tests.small_tokenizers import byte_level
+from tests.sparse_encoders import write_sparse_encoder
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -143,3 +148,27 @@ def test_out_of_memory_on_the_cpu_becomes_a_memory_error() -> None:
 def test_real_out_of_memory_on_the_gpu_becomes_a_memory_error() -> None:
     with pytest.raises(MemoryError), translate_out_of_memory():
         torch.empty(2**50, dtype=torch.uint8, device="cuda")
+
+
+def loaded_causal_lm(folder: Path) -> object:
+    return load_causal_lm(write_causal_lm(folder, "llama", byte_level()), CPU, "float32")
+
+
+def loaded_cross_encoder(folder: Path) -> object:
+    return CrossEncoderRanker(write_cross_encoder(folder, "bert"), "cpu", "float32")
+
+
+def loaded_encoder(folder: Path) -> object:
+    return Encoder(EncoderConfig(name=str(write_qwen_model(folder)), pooling="lasttoken"), "cpu")
+
+
+def loaded_sparse_encoder(folder: Path) -> object:
+    return SparseEncoder(str(write_sparse_encoder(folder)), "cpu")
+
+
+@pytest.mark.parametrize("load", [loaded_causal_lm, loaded_cross_encoder, loaded_encoder, loaded_sparse_encoder])
+def test_no_file_of_a_loaded_model_is_mapped(tmp_path: Path, load: Callable[[Path], object]) -> None:
+    """One that is cut would end the process: SIGBUS."""
+    model = load(tmp_path / "model")
+    assert f"{tmp_path}/model/" not in Path("/proc/self/maps").read_text()
+    del model

@@ -83,6 +83,13 @@ def test_scores_are_those_of_the_library_alone_and_together(folder: Path) -> Non
     assert max(expected) - min(expected) > 1e-1
 
 
+def test_no_file_of_the_model_is_mapped(folder: Path) -> None:
+    """One that is cut would end the process: SIGBUS."""
+    ranker = LateInteractionRanker(folder, "cpu")
+    assert f"{folder}/" not in Path("/proc/self/maps").read_text()
+    del ranker
+
+
 def test_vectors_of_passages_are_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ranker = LateInteractionRanker(folder, "cpu", cache_bytes=1_000_000)
     first = scores_of(ranker, PASSAGES)

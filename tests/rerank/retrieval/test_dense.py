@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -43,15 +44,15 @@ def stored(vectors: Matrix, folder: Path) -> VectorFile:
 
 @pytest.fixture(scope="module")
 def vectors(file: VectorFile) -> Matrix:
-    return file.mapped
+    return file.read()
 
 
 @pytest.fixture(scope="module")
-def folder(vectors: Matrix, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(file: VectorFile, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files of all kinds."""
     folder = tmp_path_factory.mktemp("written")
     for kind in KINDS:
-        write_vector_index(kind, folder, vectors, threads=1, report=lambda done: None)
+        write_vector_index(kind, folder, file, threads=1, report=lambda done: None)
     return folder
 
 
@@ -68,16 +69,45 @@ def test_scores_are_exact_and_fall(kind: DenseKind, folder: Path, file: VectorFi
 
 
 @pytest.mark.parametrize(("kind", "least"), [("flat", 1.0), ("hnsw", 0.99)])
-def test_recall_against_exact_search(
-    kind: DenseKind, least: float, folder: Path, file: VectorFile, vectors: Matrix
-) -> None:
-    found = recall_of(open_vector_index(kind, folder, file), vectors, QUERIES, 100)
+def test_recall_against_exact_search(kind: DenseKind, least: float, folder: Path, file: VectorFile) -> None:
+    found = recall_of(open_vector_index(kind, folder, file), file, QUERIES, 100)
     assert least <= found <= 1.0
+
+
+def test_large_files_are_read_in_blocks_and_give_the_same(
+    folder: Path, file: VectorFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = [open_vector_index(kind, folder, file).search(QUERIES, 20) for kind in KINDS]
+    monkeypatch.setattr(dense, "_COPIED_BYTES", 0)
+    monkeypatch.setattr(dense, "_BLOCK_ROWS", 1024)
+    for kind, expected in zip(KINDS, whole, strict=True):
+        for found, one in zip(open_vector_index(kind, folder, file).search(QUERIES, 20), expected, strict=True):
+            np.testing.assert_array_equal(found, one)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("copied", [True, False], ids=["copied", "large"])
+def test_file_that_is_cut_while_it_is_open_ends_no_process(
+    kind: DenseKind, copied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mapped file would: SIGBUS."""
+    file = stored(unit_rows(N, seed=1), tmp_path)
+    write_vector_index(kind, tmp_path, file, threads=1, report=lambda done: None)
+    monkeypatch.setattr(dense, "_COPIED_BYTES", 1 << 30 if copied else 0)
+    index = open_vector_index(kind, tmp_path, file)
+    path = tmp_path / ("vectors.npy" if kind == "flat" else "hnsw.faiss")
+    before = index.search(QUERIES, 5)
+    os.truncate(path, 4096)
+    if copied:
+        np.testing.assert_array_equal(index.search(QUERIES, 5), before)
+    else:
+        with pytest.raises(IndexMismatch, match=rf"{path.name} is damaged: it (ends too early|had .* and has 4096)"):
+            index.search(QUERIES, 5)
 
 
 def test_killed_build_gives_the_same_file(vectors: Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dense, "_SAVE_EVERY", 600)
-    vectors = vectors[:2000]
+    first = stored(vectors[:2000], tmp_path)
 
     def kill(done: int) -> None:
         if done == 1200:
@@ -86,12 +116,12 @@ def test_killed_build_gives_the_same_file(vectors: Matrix, tmp_path: Path, monke
     for name in ("killed", "undisturbed"):
         (tmp_path / name).mkdir()
     with pytest.raises(Killed):
-        write_vector_index("hnsw", tmp_path / "killed", vectors, threads=1, report=kill)
+        write_vector_index("hnsw", tmp_path / "killed", first, threads=1, report=kill)
     (tmp_path / "killed" / ".hnsw.faiss.123.writing").touch()  # as of a kill while the file was saved
     reported: list[int] = []
-    write_vector_index("hnsw", tmp_path / "killed", vectors, threads=1, report=reported.append)
+    write_vector_index("hnsw", tmp_path / "killed", first, threads=1, report=reported.append)
     assert reported == [1200, 1800, 2000]
-    write_vector_index("hnsw", tmp_path / "undisturbed", vectors, threads=1, report=lambda done: None)
+    write_vector_index("hnsw", tmp_path / "undisturbed", first, threads=1, report=lambda done: None)
     assert [path.name for path in (tmp_path / "killed").iterdir()] == ["hnsw.faiss"]
     killed, undisturbed = ((tmp_path / name / "hnsw.faiss").read_bytes() for name in ("killed", "undisturbed"))
     assert killed == undisturbed
@@ -106,7 +136,7 @@ def test_missing_damaged_and_incomplete_files_are_named(folder: Path, file: Vect
             open_vector_index("hnsw", tmp_path, file)
     (tmp_path / "hnsw.faiss").write_bytes(content)
     with pytest.raises(IndexMismatch, match=rf"it has {N} vectors of width 16 instead of 5 of width 16"):
-        open_vector_index("hnsw", tmp_path, stored(file.mapped[:5], tmp_path))
+        open_vector_index("hnsw", tmp_path, stored(file.read(0, 5), tmp_path))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -142,7 +172,7 @@ def queries(encoder: Encoder) -> list[Query]:
 
 def by_matrix_product(store: PassageStore, query: Query, depth: int) -> list[int]:
     assert query.vector is not None
-    return np.argsort(-(store.vectors.mapped @ query.vector), kind="stable")[:depth].tolist()
+    return np.argsort(-(store.vectors.read() @ query.vector), kind="stable")[:depth].tolist()
 
 
 def test_flat_search_equals_the_matrix_product(
@@ -153,7 +183,7 @@ def test_flat_search_equals_the_matrix_product(
 
 
 def test_equal_vectors_keep_collection_order(store: PassageStore, retriever: DenseRetriever) -> None:
-    found = retriever.search([Query("x", vector=np.array(store.vectors.mapped[7]))], 2)[0]
+    found = retriever.search([Query("x", vector=store.vectors.read()[7])], 2)[0]
     assert [hit.row for hit in found] == [7, 300]
 
 
