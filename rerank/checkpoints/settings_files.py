@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
+from rerank.checkpoints.counted_files import check_counts
 from rerank.errors import CheckpointError, ConfigError
 from rerank.util.files import LFS_POINTER_BYTES, LFS_WAY_OUT, denied, is_lfs_pointer, read_text
 
@@ -67,6 +68,8 @@ _OPTION = re.compile(
 #: Key, or what a key ends with after "_" → the largest number. Each layer, label and so on is an object in memory
 #: before the libraries see that the weights have other sizes.
 _MOST = {"layers": 1000, "layer": 1000, "heads": 10_000, "experts": 10_000, "num_labels": 100_000}
+#: Tables and buffers of these sizes are made even if no weight has such a size.
+_MOST |= {"size": 100_000_000, "embeddings": 20_000_000, "positions": 20_000_000, "dim": 1_000_000}
 _MOST |= {"r": 16_384, "rank_pattern": 16_384}  # of an adapter
 #: A model has at least one of these numbers.
 _POSITIVE = re.compile(
@@ -111,6 +114,7 @@ def check_settings(folder: Path) -> list[Path]:
         waiting += [*_module_folders(here, ((module.get("path"), module.get("type")) for module in read_modules(here)))]
         waiting.append(here / _CHAT_TEMPLATES)
         for name in _files(here):
+            check_counts(here / name)
             if _SETTINGS.fullmatch(name):
                 waiting += _check_file(here / name)
     return seen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import re
@@ -49,6 +50,22 @@ def pipe_as_weights(folder: Path) -> None:
     os.mkfifo(folder / "model.safetensors")
 
 
+def template_of_many_pieces(folder: Path) -> None:
+    """12 MB, of which tokenizers made 6 GB."""
+    path = folder / "tokenizer.json"
+    piece = {"Sequence": {"id": "A", "type_id": 0}}
+    of_pair = [piece, {"Sequence": {"id": "B", "type_id": 0}}]
+    template = {"type": "TemplateProcessing", "single": [piece] * 100_000, "pair": of_pair, "special_tokens": {}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"post_processor": template}))
+
+
+def many_tensors(folder: Path) -> None:
+    """A name each, as the log would have had a line each."""
+    header = {f"t{n}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for n in range(60_000)}
+    content = json.dumps(header).encode()
+    (folder / "model.safetensors").write_bytes(len(content).to_bytes(8, "little") + content)
+
+
 def endless_template(folder: Path) -> None:
     (folder / "chat_template.jinja").write_text(ENDLESS)
 
@@ -92,6 +109,16 @@ STRANGERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "endless chat template": (endless_template, "loading takes more than 1 s; copy the checkpoint again"),
     "adapter without its base": (without_base, "no-such-base"),
     "configuration": (content("config.json", b"[5]"), r"config\.json cannot be read: expected an object in braces"),
+    "template of 100,000 pieces": (
+        template_of_many_pieces,
+        r"tokenizer\.json has 400,\d\d\d values beside its vocabulary, and a model has at most 2,000",
+    ),
+    "a billion layers": (
+        setting("config.json", "num_hidden_layers", 10**9),
+        r"num_hidden_layers 1000000000, and a model has at most 1000;",
+    ),
+    "a vocabulary of 10^12": (setting("config.json", "vocab_size", 10**12), "at most 100000000;"),
+    "60,000 tensors": (many_tensors, r"safetensors has 60,000 tensors, and a model has at most 50,000"),
     "names of labels": (setting("config.json", "id2label", 5), "cannot be loaded"),
 }
 
