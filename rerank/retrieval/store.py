@@ -199,11 +199,11 @@ def write_vectors(folder: Path, first: int, vectors: Matrix, truncated: Sequence
     for name, values in ((_VECTORS, vectors), (_TRUNCATED, np.array(truncated, dtype=np.bool_))):
         array = ArrayFile(folder / name, None, dimensions=values.ndim)
         content = np.ascontiguousarray(values, dtype=array.dtype).tobytes()
-        place = array.first_byte + first * array.row_bytes
+        offset = array.first_byte + first * array.row_bytes
         with (folder / name).open("r+b", buffering=0) as file:
             while content:  # a disk that becomes full takes a part before it refuses the rest
-                written = os.pwrite(file.fileno(), content, place)
-                content, place = content[written:], place + written
+                written = os.pwrite(file.fileno(), content, offset)
+                content, offset = content[written:], offset + written
             os.fdatasync(file.fileno())
 
 
