@@ -1,9 +1,10 @@
 """Compares two checkouts of the repository: CPU milliseconds per request of the engine alone, gRPC and HTTP.
 
-    python -m scripts.bench.compare_checkouts BEFORE AFTER [--model identity]
+    python -m scripts.bench.compare_checkouts BEFORE AFTER [--model identity] [--passages 20]
 
-Both services run at the same time and are asked in turns, so that other work on the machine affects both. Each checkout
-needs an environment in its folder .venv. A ratio below 1 means that AFTER takes less.
+The engine is also given texts that it has never seen. Both services run at the same time and are asked in turns, so
+that other work on the machine affects both. Each checkout needs an environment in its folder .venv. A ratio below 1
+means that AFTER takes less.
 """
 
 from __future__ import annotations
@@ -25,31 +26,38 @@ from rerank import RerankClient
 from scripts.service import running_service
 
 _QUERY = "how long does a flea live"
-_TEXTS = [f"Passage {number} says how long animal {number % 7} lives, and where." for number in range(20)]
-#: Ranks the same request in the process, a number of times that standard input gives, and prints the CPU milliseconds.
+#: Ranks requests in the process and prints the CPU milliseconds of each. Standard input gives their number, and 1 if
+#: each has new texts, 0 if all have those of the last one.
 _ENGINE = """
 import sys, time
 from rerank import Reranker
 texts = {texts!r}
 with Reranker({model!r}) as reranker:
-    rank = lambda: reranker.rerank({query!r}, [(str(n), text) for n, text in enumerate(texts)])
-    rank()
+    rank = lambda seen: reranker.rerank({query!r}, [(str(n), f"{{text}} {{seen}}") for n, text in enumerate(texts)])
+    seen = 0
+    rank(seen)
     print(0, flush=True)
     for line in sys.stdin:
+        requests, new = map(int, line.split())
         start = time.process_time()
-        for _ in range(int(line)):
-            rank()
-        print((time.process_time() - start) * 1000 / int(line), flush=True)
+        for _ in range(requests):
+            seen += new
+            rank(seen)
+        print((time.process_time() - start) * 1000 / requests, flush=True)
 """
 
 #: Sends a number of requests and returns the CPU milliseconds of the service for each.
 Measure = Callable[[int], float]
 
 
+def _texts(passages: int) -> list[str]:
+    return [f"Passage {number} says how long animal {number % 7} lives, and where." for number in range(passages)]
+
+
 @contextmanager
-def engine_of(checkout: Path, model: str) -> Iterator[Measure]:
+def engine_of(checkout: Path, model: str, passages: int) -> Iterator[dict[str, Measure]]:
     """The engine alone, in a process that waits for numbers of requests."""
-    code = _ENGINE.format(texts=_TEXTS, model=model, query=_QUERY)
+    code = _ENGINE.format(texts=_texts(passages), model=model, query=_QUERY)
     command = [str(checkout / ".venv/bin/python"), "-c", code]
     with subprocess.Popen(command, cwd=checkout, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         asked, answers = process.stdin, process.stdout
@@ -57,26 +65,27 @@ def engine_of(checkout: Path, model: str) -> Iterator[Measure]:
         assert answers is not None
         answers.readline()  # the model is loaded
 
-        def measure(requests: int) -> float:
-            print(requests, file=asked, flush=True)
+        def measure(new: int, requests: int) -> float:
+            print(requests, new, file=asked, flush=True)
             return float(answers.readline())
 
-        yield measure
+        yield {"engine alone": partial(measure, 0), "engine, new texts": partial(measure, 1)}
         asked.close()
 
 
 @contextmanager
-def service_of(checkout: Path, model: str) -> Iterator[dict[str, Measure]]:
+def service_of(checkout: Path, model: str, passages: int) -> Iterator[dict[str, Measure]]:
     """A service of the checkout, asked over gRPC and HTTP by one caller and by eight."""
     with (
         running_service({}, checkout=checkout) as service,
         RerankClient(service.address) as client,
         httpx2.Client(base_url=f"http://{service.http_address}") as http,
     ):
-        body = {"query": _QUERY, "documents": _TEXTS, "model": model}
+        texts = _texts(passages)
+        body = {"query": _QUERY, "documents": texts, "model": model}
 
         def over_grpc() -> None:
-            client.rerank(_QUERY, [(str(n), text) for n, text in enumerate(_TEXTS)], model=model)
+            client.rerank(_QUERY, [(str(n), text) for n, text in enumerate(texts)], model=model)
 
         def over_http() -> None:
             http.post("/v2/rerank", json=body).raise_for_status()
@@ -102,6 +111,7 @@ def main(
     before: Annotated[Path, typer.Argument(help="A checkout with an environment.")],
     after: Annotated[Path, typer.Argument(help="Another one.")],
     model: Annotated[str, typer.Option(help="Name of a bundled model.")] = "identity",
+    passages: Annotated[int, typer.Option(min=1, help="Passages of a request.")] = 20,
     requests: Annotated[int, typer.Option(help="Requests per turn.")] = 1000,
     turns: Annotated[int, typer.Option(help="Turns of each checkout; the first warms up.")] = 6,
 ) -> None:
@@ -109,8 +119,8 @@ def main(
     with ExitStack() as stack:
         measures = []
         for checkout in (before.resolve(), after.resolve()):
-            engine = stack.enter_context(engine_of(checkout, model))
-            measures.append({"engine alone": engine} | stack.enter_context(service_of(checkout, model)))
+            engine = stack.enter_context(engine_of(checkout, model, passages))
+            measures.append(engine | stack.enter_context(service_of(checkout, model, passages)))
         print(f"{'':20} before  after  after / before (median of {turns - 1} turns, range)")
         for name in measures[0]:
             pairs = [tuple(measure[name](requests) for measure in measures) for _ in range(turns)][1:]
