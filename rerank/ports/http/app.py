@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rerank.config import HttpConfig
 from rerank.errors import RerankError, reason_of
-from rerank.ports.http.apis.api import ByField, ParsedRequest, RerankAPI, chosen, error_body, fields_without_effect
+from rerank.ports.http.apis.api import ByField, ParsedRequest, RerankAPI, chosen, error_body
 from rerank.ports.http.apis.table import APIs, error_in_all
 from rerank.ports.http.call import HttpCall, HungUp, json_object
 from rerank.ports.http.description import description_routes, limited_by
@@ -184,7 +184,7 @@ class Endpoint:
                 if isinstance(candidates := body.get(api.passages_field), list):
                     check_number_of_candidates(candidates, limits)
                 parsed = await call.convert(reranker, api.parse, body)
-                ignored = fields_without_effect(api.request, body)
+                ignored = api.fields_without_effect(body)
                 call.request = request = self._adapted(parsed, notes)
                 if ignored:
                     notes.append(f"without effect here: {listed(ignored)}")

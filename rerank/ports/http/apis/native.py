@@ -6,8 +6,8 @@ Strategies, first stages and feedback methods may have the names that they have 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from google.protobuf import json_format
 from google.protobuf.message import Message
@@ -15,51 +15,60 @@ from google.protobuf.message import Message
 from rerank.errors import InvalidRequest
 from rerank.ports.http.apis.api import ParsedRequest, RerankAPI
 from rerank.ports.http.problem import Problem
-from rerank.protobuf.fields import with_enum_values
+from rerank.protobuf.fields import unread_candidate_fields, with_enum_values
 from rerank.protobuf.messages import rerank_request, rerank_response, search_request, search_response
+from rerank.service.requests import RerankRequest, SearchRequest
 from rerank.v1 import rerank_pb2 as pb
 
-M = TypeVar("M", pb.RerankRequest, pb.SearchRequest)
 
+class NativeAPI(RerankAPI):
+    """A gRPC method in the JSON form of its messages.
 
-class _NativeAPI(RerankAPI):
+    Args:
+        name: the contents of a request, and the method.
+        request: the type of its request.
+        read: makes the request of the service from the message.
+        write: makes the message from the answer of the service and the request's message.
+    """
+
     reply, passages_field = pb.RerankResponse, "candidates"
+    request: type[Message]
+
+    def __init__(
+        self,
+        name: str,
+        request: type[Message],
+        read: Callable[[Any], RerankRequest | SearchRequest],
+        write: Callable[[Any, Any], Message],
+    ) -> None:
+        self.name, self.request = name, request
+        self._read, self._write = read, write
+
+    def parse(self, body: Mapping[str, Any]) -> ParsedRequest:
+        message = _filled(self.request(), body)
+        return ParsedRequest(self._read(message), lambda answer, _: _to_json(self._write(answer, message)))
+
+    def fields_without_effect(self, body: Mapping[str, Any]) -> list[str]:
+        return unread_candidate_fields(self.request, body)
 
     def error(self, problem: Problem) -> Mapping[str, Any]:
         """Returns the google.rpc.Status that a gRPC client gets."""
         return problem.as_json
 
 
-class NativeRerank(_NativeAPI):
-    """Rerank in the JSON form of its messages."""
-
-    name, request = "candidates (gRPC's Rerank)", pb.RerankRequest
-
-    def parse(self, body: Mapping[str, Any]) -> ParsedRequest:
-        message = _message(pb.RerankRequest, body)
-        return ParsedRequest(rerank_request(message), lambda ranking, _: _to_json(rerank_response(ranking, message)))
+RERANK = NativeAPI("candidates (gRPC's Rerank)", pb.RerankRequest, rerank_request, rerank_response)
+SEARCH = NativeAPI("a query to the index (gRPC's Search)", pb.SearchRequest, search_request, search_response)
 
 
-class NativeSearch(_NativeAPI):
-    """Search in the JSON form of its messages."""
-
-    name, request = "a query to the index (gRPC's Search)", pb.SearchRequest
-
-    def parse(self, body: Mapping[str, Any]) -> ParsedRequest:
-        message = _message(pb.SearchRequest, body)
-        return ParsedRequest(search_request(message), lambda result, _: _to_json(search_response(result, message)))
-
-
-def _message(kind: type[M], body: Mapping[str, Any]) -> M:
-    """The message of a body. Raises: InvalidRequest."""
-    message = kind()
+def _filled(message: Message, body: Mapping[str, Any]) -> Message:
+    """The message with the fields of a body. Raises: InvalidRequest."""
     try:
-        json_format.ParseDict(with_enum_values(kind, body), message)
+        json_format.ParseDict(with_enum_values(type(message), body), message)
     except OverflowError as error:
         field = next(path for path, number in _numbers(body) if abs(number) > sys.float_info.max)
         raise InvalidRequest(field, "the number is too large for any field; send a smaller one") from error
     except (json_format.ParseError, ValueError, TypeError, RecursionError) as error:
-        raise InvalidRequest("request", f"{error}; see the fields of {kind.DESCRIPTOR.full_name}") from error
+        raise InvalidRequest("request", f"{error}; see the fields of {message.DESCRIPTOR.full_name}") from error
     return message
 
 

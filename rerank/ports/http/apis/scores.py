@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, NamedTuple, TypeAlias
-
-from pydantic import Field
+from typing import NamedTuple
 
 from rerank.engine.scores import strictly_decreasing
 from rerank.types import Completeness, Ranking, ScoreKind
 
-#: The field of a result that has a place in the order, but no score; see `scored`.
-Ranked: TypeAlias = Annotated[
-    bool | None,
-    Field(
-        description="false: no model ranked the results to the end. This one has its place in the first stage, or in "
-        "the best order so far, and its score says nothing. Absent otherwise."
-    ),
-]
-#: The raw score of such a result: the log-odds of 0.
+#: The raw score of a result without a score: the log-odds of 0.
 _UNRANKED_RAW = -700.0
 
 

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+from rerank.ports.http.apis import native
 from rerank.ports.http.apis.api import ByField, error_body
-from rerank.ports.http.apis.cohere import CohereAPI, Cut
-from rerank.ports.http.apis.field_maps import NIM, PINECONE, VLLM_SCORES, VOYAGE, WEAVIATE
-from rerank.ports.http.apis.native import NativeRerank, NativeSearch
-from rerank.ports.http.apis.tei import TEIAPI
+from rerank.ports.http.apis.services import (
+    NIMAPI,
+    TEIAPI,
+    CohereAPI,
+    PineconeAPI,
+    TextCutter,
+    VllmScoresAPI,
+    VoyageAPI,
+    WeaviateAPI,
+)
 from rerank.ports.http.problem import Problem
 
 #: Path → its APIs.
@@ -17,26 +24,26 @@ APIs: TypeAlias = Mapping[str, ByField]
 
 SEARCH = "/search"
 #: The JSON form of gRPC's Rerank.
-NATIVE: ByField = {"candidates": NativeRerank()}
+NATIVE: ByField = {"candidates": native.RERANK}
 
 
-def rerank_apis(cut: Cut) -> APIs:
+def rerank_apis(cut: TextCutter) -> APIs:
     """The APIs by path. All paths but SEARCH rerank the passages of the request.
 
     Args:
         cut: cuts texts to a number of tokens.
     """
-    cohere = CohereAPI(cut, "1")
+    cohere, voyage = CohereAPI(cut, "1"), VoyageAPI()
     return {
-        "/v1/rerank": {"top_k": VOYAGE, "documents": cohere},
+        "/v1/rerank": {"top_k": voyage, "documents": cohere},
         "/v2/rerank": {"documents": CohereAPI(cut, "2")},
-        "/rerank": {"property": WEAVIATE, "documents": cohere, "texts": TEIAPI(), **NATIVE},
-        "/v1/ranking": {"passages": NIM},
-        "/v1/score": {"text_2": VLLM_SCORES},
-        "/score": {"text_2": VLLM_SCORES},
-        "/voyage/v1/rerank": {"documents": VOYAGE},
-        "/pinecone/rerank": {"documents": PINECONE},
-        SEARCH: {"query": NativeSearch()},
+        "/rerank": {"property": WeaviateAPI(), "documents": cohere, "texts": TEIAPI(), **NATIVE},
+        "/v1/ranking": {"passages": NIMAPI()},
+        "/v1/score": {"text_2": VllmScoresAPI()},
+        "/score": {"text_2": VllmScoresAPI()},
+        "/voyage/v1/rerank": {"documents": voyage},
+        "/pinecone/rerank": {"documents": PineconeAPI()},
+        SEARCH: {"query": native.SEARCH},
     }
 
 
