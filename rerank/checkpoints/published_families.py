@@ -17,7 +17,8 @@ _INSTEAD = "serve another model of its publisher, such as BAAI/bge-reranker-v2-m
 _BY_VLLM = "run it by vLLM (vllm serve FOLDER --runner pooling), and set `ranker: api` (docs/guide/deploy.md)"
 #: Architecture → what it is, and what to do: another ranker serves it, or it needs its publisher's code, or images.
 _NOT_SCORED = {
-    "JinaForRanking": f"jina-reranker-v3, a listwise model; {_BY_VLLM}",
+    "JinaForRanking": "jina-reranker-v3 or -v3.5, a listwise model; write jina-reranker-v3:FOLDER or "
+    "jina-reranker-v3.5:FOLDER",
     "HF_ColBERT": "a late-interaction model; write late-interaction:FOLDER",
     "LayerWiseMiniCPMForCausalLM": f"bge-reranker-v2-minicpm-layerwise, whose layers transformers lacks; {_INSTEAD}",
     "CostWiseGemmaForCausalLM": f"bge-reranker-v2.5-gemma2-lightweight, whose layers transformers lacks; {_INSTEAD}",

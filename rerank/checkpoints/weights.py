@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, PretrainedConfig
 
@@ -50,21 +50,22 @@ def read_config(checkpoint: Path) -> PretrainedConfig:
         return AutoConfig.from_pretrained(checkpoint, local_files_only=True, trust_remote_code=False)
 
 
-def read_weights(checkpoint: Path) -> dict[str, torch.Tensor]:
-    """All tensors of the checkpoint by name, on the CPU.
+def read_weights(checkpoint: Path, prefix: str = "") -> dict[str, torch.Tensor]:
+    """The tensors of the checkpoint whose names begin with the prefix, by name, on the CPU.
 
     Raises:
         CheckpointError: see `weight_files`, or a file is in neither the safetensors format nor torch's.
     """
     weights: dict[str, torch.Tensor] = {}
     for path in weight_files(checkpoint):
-        weights |= _read_safetensors(path) if path.suffix == ".safetensors" else read_torch_file(path)
-    return weights
+        weights |= _read_safetensors(path, prefix) if path.suffix == ".safetensors" else read_torch_file(path)
+    return {name: tensor for name, tensor in weights.items() if name.startswith(prefix)}
 
 
-def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
+def _read_safetensors(path: Path, prefix: str) -> dict[str, torch.Tensor]:
     try:
-        return dict(load_file(path))
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys() if name.startswith(prefix)}  # noqa: SIM118
     except SafetensorError as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
 

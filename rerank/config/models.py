@@ -30,7 +30,7 @@ class ModelSettings(Settings):
     Attributes:
         name: the model's name in requests.
         ranker: how the model ranks: fusion, pe-rank, e2rank, first, generation,
-            cross-encoder, late-interaction, api or identity. Default: the profile's.
+            jina-listwise, cross-encoder, late-interaction, api or identity. Default: the profile's.
         load: when the model is loaded: at the `start` of the service, or by the first `request` for it, which waits or
             fails with UNAVAILABLE by its deadline. Default: start; request for the bundled language models.
         unload_after_s: seconds without a request until the model's memory is freed; the next request loads it again.
@@ -349,6 +349,22 @@ class GenerationModel(ListwiseModel):
         return self
 
 
+class JinaListwiseModel(WholeListModel, ScoringModel, LanguageModel):
+    """Settings of jina-reranker-v3 or v3.5 (Wang et al., arXiv 2509.25085), which reads a list in one prompt.
+
+    Its profile has the limits of texts and of the blocks of a long list.
+
+    Attributes:
+        path: folder of the model.
+        template: path of a YAML file. Default: the publisher's prompt.
+    """
+
+    _has_window_of_training: ClassVar[bool] = False
+
+    ranker: Literal["jina-listwise"]
+    path: Path
+
+
 class CrossEncoderModel(WholeListModel, ScoringModel, ProfiledModel):
     """Settings of a cross-encoder: a model that scores a query and one passage.
 
@@ -466,6 +482,7 @@ ModelConfig: TypeAlias = Annotated[
     | E2RankModel
     | FirstModel
     | GenerationModel
+    | JinaListwiseModel
     | CrossEncoderModel
     | LateInteractionModel
     | ApiModel,

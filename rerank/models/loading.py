@@ -102,12 +102,17 @@ class CausalLM:
 
 
 def load_causal_lm(
-    checkpoint: Path, device: torch.device, precision: Precision = "auto", auto_class: Any = AutoModelForCausalLM
+    checkpoint: Path,
+    device: torch.device,
+    precision: Precision = "auto",
+    auto_class: Any = AutoModelForCausalLM,
+    may_have: str = r"(?!)",
 ) -> CausalLM:
     """Loads a full checkpoint, or a LoRA adapter merged into its base model.
 
     Args:
-        auto_class: of transformers, for a language model with another head.
+        auto_class: of transformers, for a language model with another head, or none.
+        may_have: see `check_complete`, for a head that the caller loads.
 
     Raises:
         CheckpointError: there is no such folder, it holds no causal LM, or the adapter's base model cannot be loaded.
@@ -115,10 +120,12 @@ def load_causal_lm(
     """
     set_up_gpu(device)
     with loading("causal language model" if auto_class is AutoModelForCausalLM else "language model", checkpoint):
-        return _load_causal_lm(checkpoint, device, precision, auto_class)
+        return _load_causal_lm(checkpoint, device, precision, auto_class, may_have)
 
 
-def _load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision, auto_class: Any) -> CausalLM:
+def _load_causal_lm(
+    checkpoint: Path, device: torch.device, precision: Precision, auto_class: Any, may_have: str
+) -> CausalLM:
     is_adapter = (checkpoint / ADAPTER_FILE).is_file()
     if (base := base_model_of(checkpoint)) != SMOLLM2:
         if is_missing_folder(base) or not (is_adapter or Path(base).is_dir()):  # an adapter may name a model on the hub
@@ -132,7 +139,7 @@ def _load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision
         check_fits(Path(base), device, dtype)
     weights = sorted(checkpoint.glob("*.safetensors")) or sorted(checkpoint.glob("*.bin"))
     hashing = start_hashing(weights)
-    model = load_weights(base, dtype, None if device.type == "cpu" else device, auto_class)
+    model = load_weights(base, dtype, None if device.type == "cpu" else device, auto_class, may_have)
     tokenizer = load_tokenizer(checkpoint if has_tokenizer(checkpoint) else base)
     if is_adapter:
         check_vocabulary(tokenizer, model, checkpoint)
@@ -146,13 +153,17 @@ def _load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision
 
 
 def load_weights(
-    base: str, dtype: torch.dtype, device: torch.device | None = None, auto_class: Any = AutoModelForCausalLM
+    base: str,
+    dtype: torch.dtype,
+    device: torch.device | None = None,
+    auto_class: Any = AutoModelForCausalLM,
+    may_have: str = r"(?!)",
 ) -> PreTrainedModel:
     """Loads a causal LM from a folder or from the hub.
 
     Args:
         device: weights go there without passing the CPU's memory; None: they stay on the CPU.
-        auto_class: see `load_causal_lm`.
+        auto_class, may_have: see `load_causal_lm`.
 
     Raises:
         CheckpointError: a weight is missing or has no place in the model.
@@ -160,7 +171,7 @@ def load_weights(
     model, loading_info = auto_class.from_pretrained(
         base, dtype=dtype, device_map=device, output_loading_info=True, trust_remote_code=False
     )
-    check_complete(base, loading_info)
+    check_complete(base, loading_info, may_have)
     keep_in_memory(model)
     return cast(PreTrainedModel, model)
 

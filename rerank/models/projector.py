@@ -98,10 +98,31 @@ def load_projector(
                 f"the projector maps width {widths[0]} to {widths[1]}, but the encoder's vectors have width "
                 f"{encoder_width} and the model reads {model_width}; use the encoder that it was trained for"
             )
+    return _loaded(projector, weights, f"its projector_type {projector_type!r}")
+
+
+def load_relu_projector(weights: Mapping[str, torch.Tensor]) -> nn.Module:
+    """Returns (N, D) → (N, E): W₂ relu(W₁ x), in float32, ready for inference. Its sizes are those of the weights.
+
+    Args:
+        weights: `projector.0.weight` and `projector.2.weight`.
+
+    Raises:
+        CheckpointError: one of them is missing, others are there, their sizes do not fit, or they are not finite.
+    """
+    named = {name.removeprefix("projector."): tensor for name, tensor in weights.items()}
+    if missing := {"0.weight", "2.weight"} - named.keys():
+        raise CheckpointError(f"the projector lacks {' and '.join(sorted(missing))}; download the checkpoint again")
+    (inner, width), (outer, _) = named["0.weight"].shape, named["2.weight"].shape
+    layers = nn.Linear(width, inner, bias=False), nn.ReLU(), nn.Linear(inner, outer, bias=False)
+    return _loaded(nn.Sequential(*layers), named, "two layers without biases")
+
+
+def _loaded(projector: nn.Module, weights: Mapping[str, torch.Tensor], kind: str) -> nn.Module:
     try:
         projector.load_state_dict(dict(weights), strict=True)
     except RuntimeError as error:
-        raise CheckpointError(f"the projector does not fit its projector_type {projector_type!r}: {error}") from error
+        raise CheckpointError(f"the projector does not fit {kind}: {' '.join(str(error).split())}") from error
     if not all(parameter.isfinite().all() for parameter in projector.parameters()):
         raise CheckpointError("the projector holds numbers that are not finite; copy the checkpoint again")
     return projector.eval().requires_grad_(False)

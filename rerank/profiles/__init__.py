@@ -85,6 +85,19 @@ class PairPrompt(_Facts):
         return self.model_copy(update={"pieces": pieces, "without_instruction": filled(self.without_instruction)})
 
 
+class Blocks(_Facts):
+    """How a model reads a list that is too long for one prompt, see `rerank.rankers.jina_listwise`.
+
+    Attributes:
+        query_tokens, passage_tokens: the most tokens of a query and of a passage; both are cut at their ends.
+        passages: the most passages of a block.
+    """
+
+    query_tokens: int
+    passage_tokens: int
+    passages: int
+
+
 class Profile(_Facts):
     """A published model.
 
@@ -104,6 +117,7 @@ class Profile(_Facts):
         line_ends: part of the publisher's own prompt → the number of line ends at its end, because a template.yaml
             easily loses or gains one.
         pair: the prompt of a cross-encoder.
+        blocks: limits of a model that reads blocks of passages.
         figures: what the publisher measured.
     """
 
@@ -113,7 +127,7 @@ class Profile(_Facts):
     prompt_source: str
     publisher_prompt: PublisherPrompt | None = None
     encoder: str = ""
-    ranker: Literal["first", "generation", "pe-rank", "e2rank", "cross-encoder"]
+    ranker: Literal["first", "generation", "pe-rank", "e2rank", "cross-encoder", "jina-listwise"]
     template: str | None = None
     identifiers: Literal["letters", "numbers"] | None = None
     decoding: Literal["one_step", "dynamic"] | None = None
@@ -122,6 +136,7 @@ class Profile(_Facts):
     prompt: dict[str, int | str | tuple[str, ...]] = Field(default_factory=dict)
     own_prompt: dict[str, int | str | tuple[str, ...]] = Field(default_factory=dict)
     pair: PairPrompt | None = None
+    blocks: Blocks | None = None
     thinking_tokens: int | None = None
     line_ends: dict[Literal["prefix", "body", "suffix"], int] = Field(default_factory=dict)
     figures: Figures | None = None
@@ -140,6 +155,7 @@ class Profile(_Facts):
             "own_prompt",
             "line_ends",
             "pair",
+            "blocks",
             "figures",
         }
         return {name: value for name, value in self.model_dump(exclude=facts).items() if value is not None}
@@ -165,15 +181,18 @@ def of_folder(name: str, model_type: str) -> str | None:
     """Returns the profile of a published model by the name of its folder; None if there is none, or more than one.
 
     The name begins with the profile's, or with one of its checkpoints' names, in any case: copies and conversions have
-    such names. Profiles for other model types do not count.
+    such names. The longest beginning counts, and profiles for other model types do not.
     """
-    found = [profile for profile in of_model_type(model_type) if model_type and _begins(name, profile)]
+    shared = {profile: _beginning(name, profile) for profile in of_model_type(model_type) if model_type}
+    longest = max(shared.values(), default=0)
+    found = [profile for profile, chars in shared.items() if 0 < chars == longest]
     return found[0] if len(found) == 1 else None
 
 
-def _begins(folder: str, profile: str) -> bool:
+def _beginning(folder: str, profile: str) -> int:
+    """Returns the characters of the longest name of a profile that a folder's name begins with; 0: none."""
     names = (profile, *(name.rpartition("/")[2] for name in load_profile(profile).checkpoints))
-    return folder.lower().startswith(tuple(name.lower() for name in names))
+    return max(len(name) if folder.lower().startswith(name.lower()) else 0 for name in names)
 
 
 def load_profile(name: str) -> Profile:

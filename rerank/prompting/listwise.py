@@ -46,6 +46,7 @@ class ListwiseRenderer:
         answer_tokens: tokens that every prompt leaves free for the answer.
         passage_tokens: maximum number of tokens shown per passage, as in training; 0: as many as fit.
         thinks: the model is to reason before it answers.
+        query_tokens: maximum number of tokens of a query, without its instruction; 0: as many as half a prompt holds.
 
     Attributes:
         passage_tokens: the same, where 0 is the length of the context.
@@ -60,6 +61,7 @@ class ListwiseRenderer:
         answer_tokens: int,
         passage_tokens: int = 0,
         thinks: bool = False,
+        query_tokens: int = 0,
     ) -> None:
         self.template = template
         self._thinks = thinks
@@ -73,6 +75,7 @@ class ListwiseRenderer:
         self._prompt_tokens = context_tokens - answer_tokens
         most_tokens = min(self._prompt_tokens, self._style.prompt_tokens or self._prompt_tokens)
         self._max_query_tokens = most_tokens // (2 * template.query_repeats)
+        self._query_tokens = query_tokens or self._max_query_tokens
         self.passage_tokens = min(passage_tokens or context_tokens, context_tokens)
         parts = (template.system_message, template.prefix, template.suffix)
         self.sanitize = Sanitizer(tokenizer, parts, self._style.guards)
@@ -96,7 +99,7 @@ class ListwiseRenderer:
     def _fitting_query(self, query: Query) -> Query:
         """Sanitizes a query, and cuts it to half of the prompt with its instruction, so that passages keep room."""
         text, instruction = map(self.query_text, (query.text, query.instruction))
-        most = self._max_query_tokens - len(self.token_ends(instruction))
+        most = min(self._query_tokens, self._max_query_tokens - len(self.token_ends(instruction)))
         cut = first_tokens(text, max(1, most), self.token_ends)
         return replace(query, text=cut, instruction=instruction, is_truncated=query.is_truncated or cut != text)
 
@@ -113,7 +116,7 @@ class ListwiseRenderer:
         names, room = tuple(names[: len(window.passages)]), self._prompt_tokens - answer_tokens
         if self._style.prompt_tokens:
             room = min(room, self._style.prompt_tokens - self.order_tokens(names))
-        tokens = [passage.tokens or self.prompt_tokenizer.tokens([passage.text])[0] for passage in window.passages]
+        tokens = [self.tokens_of(passage) for passage in window.passages]
         if self._style.shorten == "words":
             return self._cut_to_words(window, names, tokens, room)
         empty_tokens = self._empty_tokens(window.query.text, window.query.instruction, names)
@@ -161,6 +164,10 @@ class ListwiseRenderer:
         truncated = tuple(index for index, (passage, text) in pairs if len(text) < len(passage.text))
         return ListwisePrompt(self._with_bos(ids), truncated)
 
+    def tokens_of(self, passage: Passage) -> TextTokens:
+        """Returns the tokens of a sanitized passage."""
+        return passage.tokens or self.prompt_tokenizer.tokens([passage.text])[0]
+
     def query_text(self, text: str) -> str:
         """Returns a query, or its instruction, as prompts show it."""
         return self.sanitize(self._style.query_text(text))
@@ -178,7 +185,8 @@ class ListwiseRenderer:
     def render(self, query: Query, names: Sequence[str], texts: Sequence[str]) -> str:
         """Returns the text of a prompt with these passage texts, including chat markup."""
         template, example = self.template, " > ".join(map("[{}]".format, reversed(names[:2])))
-        values = {"num": str(len(names)), "query": query.text, "instruction": query.instruction, "example": example}
+        instruction = template.instruction_text(query.instruction)
+        values = {"num": str(len(names)), "query": query.text, "instruction": instruction, "example": example}
         parts = [(template.prefix, template.prefix_assistant, values)]
         for name, text in zip(names, texts, strict=True):
             parts.append((template.body, template.body_assistant, values | {"rank": name, "candidate": text}))

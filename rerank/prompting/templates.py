@@ -48,6 +48,8 @@ class Template:
     #: What the assistant has said to the prefix, and to each passage; empty: nothing, the user's turn goes on.
     prefix_assistant: str = ""
     body_assistant: str = ""
+    #: How `{instruction}` writes the instruction of a query that has one; it is nothing in others.
+    instruction: str = "{instruction}"
     #: False for prompts of plain text, whatever chat template the tokenizer has.
     chat_markup: bool = True
     #: The content of the file, which training saves with the checkpoint.
@@ -64,6 +66,10 @@ class Template:
         """The number of times that a prompt contains the query or, if more often, the instruction."""
         text = self.prefix + self.body + self.suffix
         return max(1, text.count("{query}"), text.count("{instruction}"))
+
+    def instruction_text(self, instruction: str) -> str:
+        """Returns what stands for `{instruction}` in the prompt of a query with this instruction, or without one."""
+        return self.instruction.replace("{instruction}", instruction) if instruction else ""
 
     def without_instruction(self) -> Template:
         """Returns the template without the instruction of a query. It keeps its hash."""
@@ -85,6 +91,7 @@ class _TemplateFile(BaseModel):
     system_message: str = ""
     prefix_assistant: str = ""
     body_assistant: str = ""
+    instruction: str = "{instruction}"
     chat_markup: bool = True
     #: RankLLM's files have these three keys. We parse answers ourselves.
     method: Literal["singleturn_listwise", "multiturn_listwise"] = "singleturn_listwise"
@@ -124,7 +131,11 @@ def load_template(name_or_path: str | Template, needs: Sequence[Sequence[str]] =
 
 
 def _load(name_or_path: str) -> Template:
-    source = _read(name_or_path)
+    return parse_template(_read(name_or_path), name_or_path)
+
+
+def parse_template(source: str, name_or_path: str) -> Template:
+    """Returns the template of a YAML file's content. Raises: see `load_template`."""
     file = parse_yaml(source, f"template {name_or_path}")
     try:
         parts = _TemplateFile.model_validate(file.content)
@@ -143,6 +154,7 @@ def _load(name_or_path: str) -> Template:
         parts.system_message,
         parts.prefix_assistant,
         parts.body_assistant,
+        parts.instruction,
         parts.chat_markup,
         content,
     )
@@ -171,6 +183,7 @@ def _check_fields(file: _TemplateFile) -> None:
         "body_assistant": (*_WINDOW_FIELDS, "rank"),
         "body": (*_WINDOW_FIELDS, *_PASSAGE_FIELDS),
         "suffix": _WINDOW_FIELDS,
+        "instruction": ("instruction",),
     }
     if (count := file.body.count("{candidate}")) != 1:
         raise ConfigError(f"the body contains {{candidate}} {count} times; write it once, where the passage belongs")

@@ -127,7 +127,8 @@ def _slots(part: str) -> list[int]:
 
 def _segments(template: Template, query: Query, texts: Sequence[str]) -> Iterator[str | int]:
     """Yields the slots of a prompt, and the text before, between and after them."""
-    values = {"num": str(len(texts)), "query": query.text, "instruction": query.instruction, "rank": "", "text": ""}
+    instruction = template.instruction_text(query.instruction)
+    values = {"num": str(len(texts)), "query": query.text, "instruction": instruction, "rank": "", "text": ""}
     bodies = [(template.body, values | {"rank": str(rank), "text": text}) for rank, text in enumerate(texts, 1)]
     text = ""
     for part, part_values in [(template.prefix, values), *bodies, (template.suffix, values)]:

@@ -165,6 +165,13 @@ def windows_of(ranker: Ranker, max_window_size: int) -> list[Window]:
     return [Window(prepared.query, prepared.passages[start : start + size]) for start, size in enumerate(sizes)]
 
 
+def scores_alone(ranker: Ranker, max_window_size: int) -> Scores:
+    """Returns the scores of the windows of the self-test, each ranked alone. Raises: SelfTestFailed."""
+    with failing_on_windows():
+        windows = windows_of(ranker, max_window_size)
+        return tuple(rank_windows(ranker, [window])[0].scores for window in windows)
+
+
 @contextmanager
 def failing_on_windows() -> Iterator[None]:
     """Raises SelfTestFailed for whatever a model raises on the windows of the self-test."""
@@ -186,9 +193,9 @@ def failing_on_windows() -> Iterator[None]:
 
 def _scores(ranker: Ranker, allowed: Tolerance) -> Scores:
     """Returns the scores of each window ranked alone, after comparing them with all that they must be equal to."""
+    alone = scores_alone(ranker, ranker.info.max_window_size)
     with failing_on_windows():
         windows = windows_of(ranker, ranker.info.max_window_size)
-        alone = tuple(rank_windows(ranker, [window])[0].scores for window in windows)
         batched = tuple(ranking.scores for ranking in rank_windows(ranker, windows))
         choices = _choice_scores(ranker, windows)
     if (

@@ -22,6 +22,7 @@ class TextPrompts(ABC):
         answer_tokens: tokens that every prompt leaves free for the answer.
         passage_tokens: the maximum number of tokens shown per passage; 0: as many as fit.
         thinks: the model is to reason before it answers.
+        query_tokens: the maximum number of tokens of a query; 0: as many as half a prompt holds.
 
     Attributes:
         max_window_size, max_window_tokens: the largest window, in passages and in tokens; subclasses set them.
@@ -44,10 +45,12 @@ class TextPrompts(ABC):
         answer_tokens: int = 0,
         passage_tokens: int = 0,
         thinks: bool = False,
+        query_tokens: int = 0,
     ) -> None:
         self._tokenizer = tokenizer
         loaded = load_template(template, TEXT_FIELDS)
-        self.renderer = ListwiseRenderer(loaded, tokenizer, context_tokens, answer_tokens, passage_tokens, thinks)
+        limits = (context_tokens, answer_tokens, passage_tokens)
+        self.renderer = ListwiseRenderer(loaded, tokenizer, *limits, thinks, query_tokens)
         if self.renderer.opens_reasoning and not thinks:
             raise CheckpointError(
                 "the chat template ends with <think>: the model reasons before it answers, and there is no "

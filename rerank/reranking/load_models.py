@@ -15,7 +15,7 @@ from typing import TypeAlias
 from rerank.checkpoints import bundled
 from rerank.checkpoints.load_errors import LOADING, loading
 from rerank.checkpoints.manifest import TEMPLATE_FILE, read_manifest, stated_ranker
-from rerank.checkpoints.publisher_prompt import read_words
+from rerank.checkpoints.publisher_prompt import read_words, template_of
 from rerank.config import (
     ApiModel,
     CrossEncoderModel,
@@ -25,6 +25,7 @@ from rerank.config import (
     FusionModel,
     GenerationModel,
     IdentityModel,
+    JinaListwiseModel,
     LanguageModel,
     LateInteractionModel,
     ModelConfig,
@@ -36,10 +37,10 @@ from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.models.loading import load_tokenizer_of, pick_device
 from rerank.models.projector import write_zero_init_checkpoint
 from rerank.models.sparse_encoder import SparseEncoder
-from rerank.profiles import PairPrompt, load_profile
+from rerank.profiles import PairPrompt, load_profile, names
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.prompting.published import PREFIX
-from rerank.prompting.templates import Template, load_template
+from rerank.prompting.templates import Template, load_template, parse_template
 from rerank.rankers import self_test
 from rerank.rankers.base import Ranker, RankerInfo
 from rerank.rankers.cross_encoder import CrossEncoderRanker
@@ -49,6 +50,7 @@ from rerank.rankers.first import FirstPrompts, FirstRanker, first_settings
 from rerank.rankers.fusion import FusionRanker
 from rerank.rankers.generation import GenerationPrompts, GenerationRanker
 from rerank.rankers.identity import IdentityRanker
+from rerank.rankers.jina_listwise import JinaListwiseRanker
 from rerank.rankers.late_interaction import LateInteractionRanker
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.rankers.remote import RemoteE2Rank, RemoteFirst, RemoteGeneration, RemoteModel
@@ -170,6 +172,8 @@ def _described(model: ModelConfig, info: RankerInfo) -> RankerInfo:
     """Adds the warning to the description of a ranker; logs its precision and warning."""
     if info.precision:
         log.info("model %s computes in %s", model.name, info.precision)
+    if profile := getattr(model, "profile", None):
+        log.info("model %s: the licence of %s is: %s", model.name, profile, load_profile(profile).licence)
     if warning := "; ".join(filter(None, (_warning(model, info), _line_end_warning(model)))):
         log.warning("model %s: %s", model.name, warning)
     return replace(info, warning=warning)
@@ -242,6 +246,8 @@ def _load_ranker(model: ModelConfig, encoder: Encoder, device: str, sparse_encod
         case GenerationModel():
             template, kind = _generation_prompt(model)
             return GenerationRanker(model.path, template, kind, device, model.precision, model.thinking_tokens)
+        case JinaListwiseModel():
+            return _load_jina_listwise(model, device)
         case CrossEncoderModel():
             return CrossEncoderRanker(model.path, device, model.precision, _pair_prompt(model))
         case LateInteractionModel():
@@ -256,6 +262,20 @@ def _pair_prompt(model: CrossEncoderModel) -> PairPrompt | None:
     if profile is None or profile.pair is None or profile.publisher_prompt is None:
         return profile.pair if profile else None
     return profile.pair.with_words(read_words(profile.publisher_prompt, model.path))
+
+
+def _load_jina_listwise(model: JinaListwiseModel, device: str) -> JinaListwiseRanker:
+    """Raises: ConfigError if no profile states the limits of the model, or the words of its prompt are not at hand."""
+    profile = load_profile(model.profile) if model.profile else None
+    if profile is None or profile.blocks is None or profile.publisher_prompt is None:
+        known = " or ".join(name for name in names() if load_profile(name).blocks)
+        raise ConfigError(f"model {model.name}: its limits are in a profile, and it names none; add profile: {known}")
+    if model.template is None:
+        words = read_words(profile.publisher_prompt, model.path)
+        template = parse_template(template_of(words).decode(), "of the publisher")
+    else:
+        template = load_template(model.template)
+    return JinaListwiseRanker(model.path, template.with_style(model.prompt), profile.blocks, device, model.precision)
 
 
 def _load_pe_rank(model: PERankModel, path: Path, encoder: Encoder, device: str) -> PERankRanker:
@@ -374,7 +394,7 @@ def _warning(model: ModelConfig, info: RankerInfo) -> str:
     """Says what keeps a model from its published figures, or from its training; empty if nothing is known."""
     if isinstance(model, FirstModel) and model.path is not None and stated_ranker(model.path) == "first":
         return ""  # it was trained with the prompt that it gets
-    if not isinstance(model, LanguageModel) or isinstance(model, PERankModel) or model.profile is None:
+    if not isinstance(model, LanguageModel) or isinstance(model, PERankModel | JinaListwiseModel) or not model.profile:
         return info.warning
     if isinstance(model, E2RankModel):
         ours = model.instruction == E2RANK_INSTRUCTION

@@ -58,6 +58,18 @@ def test_pass_has_few_shapes_and_can_be_captured(name: str) -> None:
     assert graphs.operators.seen.isdisjoint(READ_BACK)
 
 
+@pytest.mark.usefixtures("as_on_a_gpu", "uncompiled")
+def test_sequence_longer_than_a_batch_makes_no_graph() -> None:
+    """A graph keeps its outputs, and lists of long documents have hundreds of lengths."""
+    reader = LastTokenReader(random_model(DECODERS["qwen3"]))
+    graphs: Any = reader._graphs
+    reader.gpu_batch_tokens, before = 200, set(graphs.shapes)
+    ids = torch.arange(300) % 50
+    (found,) = reader.read_at([ids], [[299]])
+    assert graphs.shapes == before
+    torch.testing.assert_close(found, last_logits(random_model(DECODERS["qwen3"]), [ids]), atol=1e-5, rtol=0)
+
+
 @pytest.mark.usefixtures("as_on_a_gpu")
 @pytest.mark.parametrize("name", LAYERED)
 def test_layers_get_in_a_capture_what_they_got_before_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,17 @@ def test_sequences_read_together_give_what_each_gives_alone(name: str) -> None:
     torch.testing.assert_close(reader.read(random_sequences()), expected, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("name", DECODERS)
+def test_outputs_at_places_are_those_of_a_plain_pass(name: str) -> None:
+    sequences = random_sequences()
+    places = [[0, len(ids) - 1, len(ids) // 2][: 1 + row % 3] for row, ids in enumerate(sequences)]
+    plain = random_model(DECODERS[name])
+    with torch.inference_mode():
+        expected = [plain(input_ids=ids[None]).logits[0, at] for ids, at in zip(sequences, places, strict=True)]
+    found = LastTokenReader(random_model(DECODERS[name])).read_at(sequences, places)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
 def test_sequences_share_a_pass_unless_positions_depend_on_its_length() -> None:
     passes = {}
     for name in ("llama", "llama with dynamic positions"):

@@ -134,11 +134,11 @@ Plant = Callable[[Any, pytest.MonkeyPatch], None]
 def padding_at_the_start_is_attended(ranker: Any, patch: pytest.MonkeyPatch) -> None:
     read_padded = ranker._reader._read_padded
 
-    def read(padded: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
+    def read(padded: torch.Tensor, places: Sequence[Sequence[int]]) -> torch.Tensor:
         longest = padded.shape[1]
-        pads = [longest - length for length in lengths]
+        pads = [longest - place - 1 for (place,) in places]
         filled = [torch.cat([row[:1]] * n + [row[: longest - n]]) for row, n in zip(padded, pads, strict=True)]
-        found: torch.Tensor = read_padded(torch.stack(filled), [longest] * len(lengths))
+        found: torch.Tensor = read_padded(torch.stack(filled), [[longest - 1]] * len(places))
         return found
 
     patch.setattr(ranker._reader, "_read_padded", read)
@@ -147,13 +147,17 @@ def padding_at_the_start_is_attended(ranker: Any, patch: pytest.MonkeyPatch) -> 
 def padding_at_the_end_is_read(ranker: Any, patch: pytest.MonkeyPatch) -> None:
     read_padded = ranker._reader._read_padded
     patch.setattr(
-        ranker._reader, "_read_padded", lambda padded, lengths: read_padded(padded, [padded.shape[1]] * len(lengths))
+        ranker._reader,
+        "_read_padded",
+        lambda padded, places: read_padded(padded, [[padded.shape[1] - 1]] * len(places)),
     )
 
 
 def the_position_before_is_read(ranker: Any, patch: pytest.MonkeyPatch) -> None:
     read_padded = ranker._reader._read_padded
-    patch.setattr(ranker._reader, "_read_padded", lambda padded, lengths: read_padded(padded, [n - 1 for n in lengths]))
+    patch.setattr(
+        ranker._reader, "_read_padded", lambda padded, places: read_padded(padded, [[place - 1] for (place,) in places])
+    )
 
 
 def positions_in_a_batch_are_shifted(ranker: Any, patch: pytest.MonkeyPatch) -> None:
