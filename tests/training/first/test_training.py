@@ -26,6 +26,7 @@ from rerank.prompting.style import PromptStyle
 from rerank.prompting.templates import load_template
 from rerank.rankers.base import rank_windows
 from rerank.rankers.first import FirstRanker, first_settings
+from tests.hub_server import running_hub, use_hub
 from tests.training.small_lists import served_window
 from tests.word_lists import first_run, word_lists, write_inputs
 
@@ -147,6 +148,29 @@ def test_noise_on_the_embeddings_and_bfloat16_change_the_training(
     found, expected = weights(first_run(inputs, tmp_path / "run", *TWO_STEPS, *LORA, *flags)), weights(adapter)
     assert found.keys() == expected.keys()
     assert any(not torch.equal(found[name], expected[name]) for name in found)
+
+
+def test_base_is_downloaded_by_its_name_and_trained_as_its_folder(
+    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that a profile lists has that profile; the adapter finds its base in the cache, without the hub."""
+    pytest.importorskip("ftfy")
+    name, base = "rryisthebest/First_Model", shutil.copytree(inputs / "base", tmp_path / "base")
+    shutil.copy(bundled.FIRST / "template.yaml", base)
+    with running_hub() as server:
+        server.models = {name: base}
+        use_hub(server.url, tmp_path / "cache", monkeypatch)
+        by_name = first_run(inputs, tmp_path / "by-name", *TWO_STEPS, *LORA, "--base", name)
+        assert "model.safetensors" in server.downloaded
+    given = ["--base", str(base), "--profile", "first-zephyr"]
+    by_folder = first_run(inputs, tmp_path / "by-folder", *TWO_STEPS, *LORA, *given)
+    of_name, of_folder = weights(by_name), weights(by_folder)
+    assert of_name.keys() == of_folder.keys()
+    assert all(torch.equal(of_name[key], of_folder[key]) for key in of_name)
+    manifests = read_manifest(by_name), read_manifest(by_folder)
+    assert [manifest and manifest.base for manifest in manifests] == [name, str(base)]
+    assert len({manifest and manifest.base_revision for manifest in manifests}) == 1
+    assert served(by_name, word_lists(4)) == served(by_folder, word_lists(4))
 
 
 # --- manifest
