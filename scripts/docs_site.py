@@ -37,19 +37,19 @@ def on_files(files: Files, config: Any, **_: object) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: Any, **_: object) -> str:
     """Makes the links of a page fit the site. Raises: PluginError if one leads to a file that does not exist."""
-    place = page.file.src_uri
-    folder = (ROOT / _SOURCES.get(place, f"docs/{place}")).parent
-    return _LINK.sub(lambda link: _on_site(link, folder, place, config["repo_url"]), markdown)
+    source = page.file.src_uri
+    folder = (ROOT / _SOURCES.get(source, f"docs/{source}")).parent
+    return _LINK.sub(lambda link: _on_site(link, folder, source, config["repo_url"]), markdown)
 
 
-def _on_site(link: re.Match[str], folder: Path, place: str, repository: str | None) -> str:
-    """A link from the page at `place`, whose source is in `folder`."""
+def _on_site(link: re.Match[str], folder: Path, source: str, repository: str | None) -> str:
+    """A link from the page of the file `source`, which is in `folder`."""
     image, text, target, anchor = link[1], link[2], link[3], link[4] or ""
     path = Path(os.path.normpath(folder / target))
     if not path.exists():
-        raise PluginError(f"{place} links to {target}, which does not exist")
+        raise PluginError(f"{source} links to {target}, which does not exist")
     inside = path.relative_to(ROOT).as_posix()
     if inside in PAGES or inside.startswith("docs/"):
         there = PAGES.get(inside, inside.removeprefix("docs/"))
-        return f"{image}[{text}]({os.path.relpath(there, os.path.dirname(place) or '.')}{anchor})"
+        return f"{image}[{text}]({os.path.relpath(there, os.path.dirname(source) or '.')}{anchor})"
     return f"[{text}]({repository.rstrip('/')}/blob/HEAD/{inside}{anchor})" if repository else text

@@ -175,14 +175,14 @@ def _open(
         doc_ids = _doc_ids((lists or {}).values())
         qrels = with_known_ids(read, lambda _: queries.keys(), lambda _: doc_ids)
     origin = str(lists_file or collection)
-    absent = [] if lists is None else _absent_queries(lists, qrels, settings)
+    not_retrieved = [] if lists is None else _queries_without_candidates(lists, qrels, settings)
     queries, notes = _asked_queries(queries, qrels, settings)
-    judged, on_judgements = judgements_of([*queries, *unjudged], qrels, origin, absent)
+    judged, on_judgements = judgements_of([*queries, *unjudged], qrels, origin, not_retrieved)
     notes += on_judgements
     if lists is not None:
         lists = {query_id: lists[query_id] for query_id in queries}
         check_doc_ids(_doc_ids(lists.values()), qrels, f"candidates of {origin}")
-        notes += notes_on_empty_lists({**lists, **dict.fromkeys(absent, ())})
+        notes += notes_on_empty_lists({**lists, **dict.fromkeys(not_retrieved, ())})
     elif index:
         check_index(index, qrels, origin)
     name = name or (opened.name if opened else "")
@@ -317,7 +317,7 @@ def _asked_queries(
     return asked, tuple(notes)
 
 
-def _absent_queries(
+def _queries_without_candidates(
     lists: Mapping[str, Sequence[Passage]], qrels: Sequence[Qrel], settings: EvaluationSettings
 ) -> list[str]:
     """The judged queries that a file of candidates lacks, of those that --queries names, and none with --limit.

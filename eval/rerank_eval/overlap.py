@@ -17,13 +17,13 @@ _NAMED, _NAMED_PASSAGES = 20, 3
 
 
 def judgements_of(
-    query_ids: Iterable[str], qrels: Sequence[Qrel], source: str, absent: Sequence[str] = ()
+    query_ids: Iterable[str], qrels: Sequence[Qrel], source: str, not_retrieved: Sequence[str] = ()
 ) -> tuple[Sequence[Qrel], tuple[str, ...]]:
     """The judgements of the queries `query_ids`, for an evaluation that asks them.
 
     Args:
         source: of the queries, as error messages name it.
-        absent: judged queries that count although nothing was retrieved for them.
+        not_retrieved: judged queries without candidates, which count all the same.
 
     Returns:
         The judgements, and sentences for the reader where they and the queries cover each other only in part.
@@ -39,12 +39,12 @@ def judgements_of(
             f"{_example(judged)}, and no query id is in both; give the judgements of these queries"
         )
     notes = []
-    if (counted := len(shared) + len(absent)) < len(judged):
+    if (counted := len(shared) + len(not_retrieved)) < len(judged):
         notes.append(f"{counted} of {len(judged)} judged queries were asked; means and tests are over these.")
     if unjudged := sorted(asked - judged):
         names = first_ids(unjudged)
         notes.append(f"{len(unjudged)} of {len(asked)} queries have no judgements and are not measured: {names}.")
-    return [qrel for qrel in qrels if qrel.query_id in asked.union(absent)], tuple(notes)
+    return [qrel for qrel in qrels if qrel.query_id in asked.union(not_retrieved)], tuple(notes)
 
 
 def check_doc_ids(found: Set[str], qrels: Iterable[Qrel], source: str) -> None:

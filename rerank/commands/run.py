@@ -119,7 +119,7 @@ def run(command: Callable[[], object]) -> None:
     A command whose output nobody reads any more ends with 1 and without a line. SIGTERM ends a command also if it is
     PID 1, as in an image.
     """
-    # Before gRPC is imported: its exceptions say what its log does, whoever connects to a service can write to the log,
+    # Before gRPC is imported: its exceptions say what its log does, any client of a service can write to the log,
     # and a socket that we close is an error there.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     if os.getpid() == 1:

@@ -130,7 +130,7 @@ class FairQueue(Generic[E]):
 
     def _priority(self, request: Request) -> float:
         """Remaining tokens - _AGE_FACTOR * age, up to a constant that all requests share; the smallest runs first."""
-        return self._remaining(request) + _AGE_FACTOR * request.came.setdefault(self._phase, self._ran_tokens)
+        return self._remaining(request) + _AGE_FACTOR * request.tokens_before.setdefault(self._phase, self._ran_tokens)
 
     def next_batch(self) -> list[E]:
         """Removes and returns the next batch; it is empty if nothing waits. Work of equal priority keeps its order."""

@@ -132,7 +132,7 @@ class Request:
         deadline_s: on the event loop's clock; infinite without one.
         remaining: estimated tokens that remain in each phase, including those that are running.
         tags: in each phase where a part of it has run, the tag of its caller since then, see FairQueue.
-        came: in each phase, the tokens that had run there when the request was first queued.
+        tokens_before: in each phase, the tokens that had run there when the request was first queued.
         costs: by model.
         info: the ranker of the request's own model.
         order: the positions that are ranked, in the best order so far.
@@ -154,7 +154,7 @@ class Request:
 
     remaining: dict[ModelPhase, float] = field(init=False, default_factory=dict)
     tags: dict[ModelPhase, float] = field(init=False, default_factory=dict)
-    came: dict[ModelPhase, float] = field(init=False, default_factory=dict)
+    tokens_before: dict[ModelPhase, float] = field(init=False, default_factory=dict)
     costs: dict[str, ModelCost] = field(init=False, default_factory=dict)
     strategy: str = field(init=False, default="")
     warnings: list[str] = field(init=False, default_factory=list)

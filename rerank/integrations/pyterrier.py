@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _Options: TypeAlias = dict[str, Any]
 #: A query with its candidates.
 _List: TypeAlias = tuple[str, list[Passage]]
-#: Places of a query's rows, best first, with a score each, and the execution columns.
+#: The positions of a query's rows, best first, a score for each, and the execution columns.
 _Ranked: TypeAlias = tuple[list[int], list[float], dict[str, Any]]
 #: Ranks lists with these options, with a progress bar if it is wanted.
 _Rank: TypeAlias = Callable[[list[_List], _Options, bool], Iterator[_Ranked]]
@@ -112,8 +112,8 @@ def _in_process(reranker: Reranker, lists: list[_List], options: _Options, verbo
             raise ranking
         trace = ranking.trace
         ran = (trace.model, trace.completeness.value, len(trace.windows), trace.total_ms)
-        places, scores = [item.position for item in ranking.ranked], [item.score for item in ranking.ranked]
-        yield places, scores, dict(zip(EXECUTION_COLUMNS, ran, strict=True))
+        positions, scores = [item.position for item in ranking.ranked], [item.score for item in ranking.ranked]
+        yield positions, scores, dict(zip(EXECUTION_COLUMNS, ran, strict=True))
 
 
 def _in_service(client: RerankClient, lists: list[_List], options: _Options, verbose: bool) -> Iterator[_Ranked]:
@@ -123,8 +123,8 @@ def _in_service(client: RerankClient, lists: list[_List], options: _Options, ver
         execution = reply.execution
         completeness = pb.Completeness.Name(execution.completeness).removeprefix("COMPLETENESS_").lower()
         ran = (execution.model, completeness, execution.windows, execution.total_ms)
-        places, scores = [item.original_position for item in reply.results], [item.score for item in reply.results]
-        yield places, scores, dict(zip(EXECUTION_COLUMNS, ran, strict=True))
+        positions, scores = [item.original_position for item in reply.results], [item.score for item in reply.results]
+        yield positions, scores, dict(zip(EXECUTION_COLUMNS, ran, strict=True))
 
 
 def _rank_options(options: _Options) -> RankOptions:
@@ -149,10 +149,10 @@ def _check_rows(inp: pd.DataFrame, text: str) -> None:
                 raise InvalidRequest(column, f"query {qid!r}, docno {docno!r} has {value!r} there; give a string")
 
 
-def _reranked(rows: pd.DataFrame, places: list[int], scores: list[float], ran: dict[str, Any]) -> pd.DataFrame:
+def _reranked(rows: pd.DataFrame, positions: list[int], scores: list[float], ran: dict[str, Any]) -> pd.DataFrame:
     """The rows of a query in their new order."""
     first = pt.model.FIRST_RANK
-    return rows.iloc[places].assign(score=scores, rank=range(first, first + len(places)), **ran)
+    return rows.iloc[positions].assign(score=scores, rank=range(first, first + len(positions)), **ran)
 
 
 def _without_rows(inp: pd.DataFrame) -> pd.DataFrame:

@@ -22,7 +22,6 @@ log = logging.getLogger(__name__)
 #: torch gives up compiling a function after this many versions. All models of a type share the function of their
 #: layers, and each needs two versions: for one sequence, and for several.
 _MOST_VERSIONS = 64
-log = logging.getLogger(__name__)
 
 
 def set_up_compiler() -> None:

@@ -132,7 +132,7 @@ def locate_encoder(name: str) -> Path:
 
 
 def is_folder(name: str) -> bool:
-    """Tells whether an encoder's name means a folder."""
+    """Returns True if an encoder's name means a folder."""
     return name != DEFAULT_ENCODER and Path(name).is_dir()
 
 

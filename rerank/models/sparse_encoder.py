@@ -202,7 +202,7 @@ class SparseEncoder:
         return [{name: encoded[name][row] for name in encoded} for row in range(len(texts))]
 
     def _is_truncated(self, texts: Sequence[str], tokens: Sequence[dict[str, list[int]]]) -> list[bool]:
-        """Tells for each text whether it has more tokens than are read. Only texts of full length are counted."""
+        """Returns for each text whether it has more tokens than are read. Only texts of full length are counted."""
         limit = self.id.max_tokens - self._loaded.tokenizer.num_special_tokens_to_add()
         return [
             len(token["input_ids"]) == self.id.max_tokens

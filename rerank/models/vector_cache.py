@@ -76,7 +76,7 @@ class SparseCache(TextCache[SparseText]):
     """Keeps one sparse encoder's results for the texts that it read last."""
 
     def put(self, text: str, sparse: SparseText) -> None:
-        """Keeps the states or the vector of a text. Its arrays must own their memory, and can be changed no more."""
+        """Keeps the states or the vector of a text. Its arrays must own their memory, and become read-only."""
         sparse.freeze()
         self.keep(text, sparse, sparse.nbytes)
 

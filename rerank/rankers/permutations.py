@@ -10,7 +10,7 @@ from dataclasses import dataclass
 _IDENTIFIER = "(?:[A-Za-z]|[0-9]+)"
 _IN_BRACKETS = rf"\[ ?{_IDENTIFIER} ?\]"
 _IN_PARENTHESES = re.compile(rf"\( ?({_IDENTIFIER}) ?\)")
-#: Places of the lines of a list, such as "2." in "2. C".
+#: Numbers of the lines of a list, such as "2." in "2. C".
 _LINE_NUMBER = re.compile(r"^\s*([0-9]+)[.):]\s+(?=\S)", re.MULTILINE)
 _REASONING, _END_OF_REASONING = "<think>", "</think>"
 _ANSWER, _END_OF_ANSWER = "<answer>", "</answer>"
@@ -21,8 +21,8 @@ class ParsedPermutation:
     """The permutation that a generated answer states, with counts of what was wrong.
 
     Attributes:
-        permutation: places in the window, best first; those that the answer does not name come last, in order.
-        missing: number of places that the answer does not name.
+        permutation: indices in the window, best first; those that the answer does not name come last, in order.
+        missing: number of passages that the answer does not name.
         repeated: number of its identifiers that it had named before.
         unknown: number of its identifiers that name no passage of the window.
     """
@@ -34,7 +34,7 @@ class ParsedPermutation:
 
     @property
     def repairs(self) -> int:
-        """The number of places that were repaired: a wrong identifier instead of a missing one is one of them."""
+        """The number of passages that were repaired: a wrong identifier instead of a missing one is one of them."""
         return min(len(self.permutation), max(self.missing, self.repeated + self.unknown))
 
 
@@ -74,9 +74,9 @@ def parse_permutation(text: str, names: Sequence[str], last_chain: bool = False)
 
     What RankLLM reads otherwise: all digits of a text, also those of "the 20 passages"; of letters every one of a word.
     """
-    places = _places(names)
-    identified = [places.get(identifier) for identifier in _identifiers(text, names, last_chain)]
-    known = [place for place in identified if place is not None]
+    indices = _indices(names)
+    identified = [indices.get(identifier) for identifier in _identifiers(text, names, last_chain)]
+    known = [index for index in identified if index is not None]
     named = list(dict.fromkeys(known))
     missing = sorted(set(range(len(names))) - set(named))
     return ParsedPermutation(
@@ -87,11 +87,11 @@ def parse_permutation(text: str, names: Sequence[str], last_chain: bool = False)
     )
 
 
-def _places(names: Sequence[str]) -> dict[str, int]:
-    """Identifier → place in the window; identifiers of one case are also accepted in the other case."""
-    places = {name: place for place, name in enumerate(names)}
+def _indices(names: Sequence[str]) -> dict[str, int]:
+    """Identifier → index in the window; identifiers of one case are also accepted in the other case."""
+    indices = {name: index for index, name in enumerate(names)}
     one_case = len({name.isupper() for name in names}) == 1
-    return {name.swapcase(): place for name, place in places.items()} | places if one_case else places
+    return {name.swapcase(): index for name, index in indices.items()} | indices if one_case else indices
 
 
 def _identifiers(text: str, names: Sequence[str], last_chain: bool) -> list[str]:

@@ -29,7 +29,7 @@ def read_queries(path: Path) -> list[Query]:
 
 
 def _is_header(query: Query) -> bool:
-    """Tells whether the first line of a file names its columns, such as query_id and text."""
+    """Returns True if the first line of a file names its columns, such as query_id and text."""
     names = query.query_id.lower().replace("-", "_"), query.text.strip().lower().replace("-", "_")
     return names[0] in _ID_NAMES and names[1] in _TEXT_NAMES
 

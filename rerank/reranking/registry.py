@@ -245,11 +245,11 @@ class ModelRegistry:
             if size > info.max_window_size:
                 raise _window_too_large(name, size, info.max_window_size)
             strategy = strategy_of(self._kind(name, options), size, options.stride or size // 2)
-            counted = FirstStageKind.NEURAL if stages else weight  # a preranker is a neural first stage
-            counted = counted if isinstance(counted, float) else self._weights[name][counted]
-            counted = counted if info.reorders else 0.0
-            has_scores = not counted or info.score_kind is not ScoreKind.RANK
-            stages.append(RankStage(name, strategy, counted, has_scores))
+            given = FirstStageKind.NEURAL if stages else weight  # a preranker is a neural first stage
+            stage_weight = given if isinstance(given, float) else self._weights[name][given]
+            stage_weight = stage_weight if info.reorders else 0.0
+            has_scores = not stage_weight or info.score_kind is not ScoreKind.RANK
+            stages.append(RankStage(name, strategy, stage_weight, has_scores))
         return tuple(stages)
 
 

@@ -65,11 +65,11 @@ class PortCall(Protocol):
         """The client's deadline on the event loop's clock, known once the message is read; infinity if it set none."""
         ...
 
-    async def read(self, place: AbstractAsyncContextManager[None]) -> bytes | bytearray:
+    async def read(self, slot: AbstractAsyncContextManager[None]) -> bytes | bytearray:
         """Reads the message. Raises: RerankError if it is refused, CancelledError if the client hangs up.
 
         Args:
-            place: waits for a place among the messages that are received; a large message needs one.
+            slot: waits for a slot among the messages that are received; a large message needs one.
         """
         ...
 

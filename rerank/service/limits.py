@@ -35,7 +35,7 @@ _MAX_ENDING = 100
 SMALL_MESSAGE = 64 * 1024
 #: Places of messages that are received at the same time, in all and of one connection.
 _PLACES, _PLACES_OF_ONE = 16, 2
-#: Seconds that messages have to arrive while others wait for a place.
+#: Seconds that messages have to arrive while others wait for a slot.
 _CONTENDED_TRANSFER_S = 0.15
 #: Connections whose conduct is remembered.
 _REMEMBERED = 10_000
@@ -43,13 +43,13 @@ _ANYONE = CallerLimits()
 
 
 class CallInFlight(CallRecord):
-    """A call that has a place among those in flight until its client has read the answer."""
+    """A call that has a slot among those in flight until its client has read the answer."""
 
     def __init__(self, port: PortCall, calls: CallsInFlight, method: str) -> None:
         super().__init__(method, port.request_id, port.peer)
         self.port, self._calls = port, calls
-        #: Counts its place: the name of its key, or else its connection.
-        self.sharer = port.peer
+        #: Counts its slot: the name of its key, or else its connection.
+        self.caller = port.peer
         #: What its key may do.
         self.limits = _ANYONE
         #: Bytes of its message, then of its answer.
@@ -69,7 +69,7 @@ class CallInFlight(CallRecord):
         calls, limit_s = self._calls, self._calls.limits.max_transfer_s
         try:
             async with asyncio.timeout(limit_s) as self.arrival:
-                message = await self.port.read(calls.places.place(self.peer, self.arrival, limit_s))
+                message = await self.port.read(calls.slots.slot(self.peer, self.arrival, limit_s))
         except TimeoutError as error:
             if calls.is_drained:
                 raise _shutting_down() from error
@@ -98,7 +98,7 @@ class CallInFlight(CallRecord):
             engine.
         """
         calls = self._calls
-        share = CallerShare(self.sharer, partial(calls.queueing, self)) if self.key else CallerShare(self.sharer)
+        share = CallerShare(self.caller, partial(calls.queueing, self)) if self.key else CallerShare(self.caller)
         self.ranks = timeout = asyncio.timeout(0 if calls.is_drained else None)
         try:
             async with timeout:
@@ -132,7 +132,7 @@ class CallsInFlight:
         limits: those in force.
         is_shutting_down: whether new calls are refused.
         is_drained: whether the calls in flight end, too.
-        places: of messages that are received.
+        slots: of messages that are received.
     """
 
     def __init__(self, limits: Limits, keys: KeyStore | None = None) -> None:
@@ -142,17 +142,17 @@ class CallsInFlight:
         #: In the order of their arrival.
         self._calls: dict[PortCall, CallInFlight] = {}
         self._ending: set[CallInFlight] = set()
-        #: By the sharer of calls, and by the name of the key.
+        #: By the caller of calls, and by the name of the key.
         self._calls_of, self._tokens_of = Counter[str](), defaultdict[str, float](float)
         self._bytes = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self.places = _ReceivingPlaces()
+        self.slots = _ReceivingSlots()
 
     def of_streams(self, number: int) -> CallsInFlight:
-        """Another count, of streams, with room for this number of them and with the same places for messages."""
+        """Another count, of streams, with room for this number of them and with the same slots for messages."""
         streams = CallsInFlight(self.limits.model_copy(update={"max_calls": number}))
-        streams.places = self.places
+        streams.slots = self.slots
         return streams
 
     @property
@@ -180,12 +180,12 @@ class CallsInFlight:
         try:
             if self._keys is not None:
                 call.limits = key = self._keys.authenticate(port.authorization)
-                call.key = call.sharer = key.name
+                call.key = call.caller = key.name
             if self.is_shutting_down:
                 raise ShuttingDown("the service is shutting down; send the request to another replica")
             self._make_room(call)
             self._calls[port] = call
-            self._calls_of[call.sharer] += 1
+            self._calls_of[call.caller] += 1
             self._idle.clear()
             yield call
         except asyncio.CancelledError:
@@ -203,14 +203,14 @@ class CallsInFlight:
 
     def _make_room(self, new: CallInFlight) -> None:
         """Ends a call that waits for its message if there is no room for another one. Raises: Overloaded."""
-        calls, own, limit = len(self._calls) - len(self._ending), self._calls_of[new.sharer], self.limits.max_calls
+        calls, own, limit = len(self._calls) - len(self._ending), self._calls_of[new.caller], self.limits.max_calls
         if new.limits.max_calls is not None and own >= new.limits.max_calls:
             raise _key_overloaded(new, "max_calls", f"{own} calls of key {new.key} are in flight, the most it may have")
         is_full = calls >= limit
         if not is_full and own <= _SHARE * (limit - calls):
             return
         for call in self._calls.values() if len(self._ending) < _MAX_ENDING else ():
-            arrival, may_end = call.arrival, (is_full or call.sharer == new.sharer) and call not in self._ending
+            arrival, may_end = call.arrival, (is_full or call.caller == new.caller) and call not in self._ending
             if may_end and arrival is not None and not arrival.expired():
                 self._ending.add(call)
                 arrival.reschedule(0)
@@ -243,9 +243,9 @@ class CallsInFlight:
         if call is None:
             return
         self._ending.discard(call)
-        self._calls_of[call.sharer] -= 1
-        if not self._calls_of[call.sharer]:
-            del self._calls_of[call.sharer]
+        self._calls_of[call.caller] -= 1
+        if not self._calls_of[call.caller]:
+            del self._calls_of[call.caller]
         self._bytes -= call.size
         if call.unread is not None:
             call.unread.cancel()
@@ -298,8 +298,8 @@ def _shutting_down() -> ShuttingDown:
     return ShuttingDown("the service is shutting down before it can answer; send the request to another replica")
 
 
-class _ReceivingPlaces:
-    """Gives places to the messages that are received: first to connections whose messages have come in time.
+class _ReceivingSlots:
+    """Gives slots to the messages that are received: first to connections whose messages have come in time.
 
     Each message may need the memory of the largest one. Further ones wait, and messages that are announced and not sent
     hold up only each other.
@@ -316,13 +316,13 @@ class _ReceivingPlaces:
         self._ranks: dict[str, int] = {}
 
     @asynccontextmanager
-    async def place(self, peer: str, arrival: asyncio.Timeout, seconds: float) -> AsyncIterator[None]:
-        """Waits for a place, and keeps it during the block.
+    async def slot(self, peer: str, arrival: asyncio.Timeout, seconds: float) -> AsyncIterator[None]:
+        """Waits for a slot, and keeps it during the block.
 
         Args:
             peer: the connection of the message.
             arrival: ends the block; it is set to the time that the message may take.
-            seconds: how long it may take if nobody waits for a place.
+            seconds: how long it may take if nobody waits for a slot.
         """
         async with self._of_one.setdefault(peer, asyncio.Semaphore(_PLACES_OF_ONE)):
             if self._free:
@@ -356,7 +356,7 @@ class _ReceivingPlaces:
             raise
 
     def _give(self) -> None:
-        """Gives a place that is not used any more to whoever waits."""
+        """Hands a free slot to the next waiter."""
         while self._waiting:
             *_, turn = heapq.heappop(self._waiting)
             if not turn.done():

@@ -39,7 +39,7 @@ def in_thread(function: Callable[[], T]) -> tuple[Future[T], threading.Thread]:
 def within(limit_s: float, function: Callable[[], T], turn: AbstractContextManager[object]) -> T:
     """Returns what a function returns, which runs on a separate thread, see `in_thread`.
 
-    A function that is late is told to stop: it does so if it runs in Python, such as in a chat template without an end.
+    A function that is late gets an exception: it stops if it runs in Python, such as in a chat template without an end.
     One that hangs in the code of a library keeps its thread, and its turn.
 
     Args:

@@ -36,7 +36,7 @@ def main(
     """Plant each change, and say whether the tests find it."""
     chosen = [change for change in CHANGES if not only or any(text in change.path for text in only)]
     for change in chosen:
-        _planted(change)  # so that one whose place has moved is told before the first test runs
+        _planted(change)  # a change whose old text is gone is an error before the first test runs
     with tempfile.TemporaryDirectory(prefix="mutations-") as folder:
         copy = _copied(Path(folder))
         survivors = [change for change in chosen if not _is_found(change, copy)]
@@ -46,11 +46,11 @@ def main(
 
 
 def _planted(change: Change) -> str:
-    """The content of the file with the change. Raises: ConfigError if its place is not there, or there are several."""
+    """The content of the file with the change. Raises: ConfigError unless the old text occurs once."""
     content = Path(change.path).read_text(encoding="utf-8")
     if content.count(change.old) != 1:
         raise ConfigError(
-            f"{change.path} has {content.count(change.old)} places {change.old!r}, not one: edit changes.py"
+            f"{change.path} has {change.old!r} {content.count(change.old)} times, not once: edit changes.py"
         )
     return content.replace(change.old, change.new)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Change:
-    """A change of one place of a file, and the tests; one of them must fail.
+    """A change of a file, and the tests; one of them must fail.
 
     Attributes:
         path: the file; its tests are the folder or file `tests`.
@@ -216,7 +216,7 @@ CHANGES: tuple[Change, ...] = (
         "rerank/access/keys.py",
         "tests/rerank/access/test_keys.py",
         ('if scheme.lower() != "bearer" or not key:', "if not key:"),
-        ("self._version, before = version, {", "_, before = version, {"),
+        ("self._text, before = text, {key", "_, before = text, {key"),
         ("hash_of_key(key.strip())", "hash_of_key(key)"),
         ("    if name in [key.name for key in keys or ()]:", "    if False:"),
     ),

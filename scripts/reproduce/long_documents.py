@@ -37,9 +37,9 @@ class Question(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The answer of a model to a question: the place of the right document (0: first), and relevances."""
+    """The answer of a model to a question: the rank of the right document (0: first), and relevances."""
 
-    place: int
+    rank: int
     right: float
     unrelated: Sequence[float]
     answer_alone: float
@@ -59,7 +59,7 @@ def main(
         found = [_outcome(reranker, question) for question in questions]
     unrelated = [relevance for result in found for relevance in result.unrelated]
     print(f"{model}, {len(found)} queries of {requests}, {_DOCUMENTS} documents of {_PASSAGES} passages each")
-    print(f"the right document is first: {sum(result.place == 0 for result in found)}")
+    print(f"the right document is first: {sum(result.rank == 0 for result in found)}")
     print(f"it passes {threshold}: {sum(result.right >= threshold for result in found)}")
     print(f"its passage alone passes: {sum(result.answer_alone >= threshold for result in found)}")
     print(f"unrelated documents pass: {sum(relevance >= threshold for relevance in unrelated)} of {len(unrelated)}")
@@ -82,13 +82,13 @@ def _questions(lists: Sequence[CandidateList], qrels: Path) -> Iterator[Question
 
 
 def _outcome(reranker: Reranker, question: Question) -> Outcome:
-    candidates = [Passage(str(place), text) for place, text in enumerate(question.documents)]
+    candidates = [Passage(str(index), text) for index, text in enumerate(question.documents)]
     options = RankOptions(max_chunks_per_doc=_MAX_CHUNKS, ordered=False)
     ranked = reranker.rerank(question.query, candidates, options).ranked
-    place = next(rank for rank, item in enumerate(ranked) if item.position == 0)
+    rank = next(rank for rank, item in enumerate(ranked) if item.position == 0)
     (alone,) = reranker.rerank(question.query, [Passage("answer", question.answer)]).ranked
     unrelated = [_relevance(item) for item in ranked if item.position]
-    return Outcome(place, _relevance(ranked[place]), unrelated, _relevance(alone))
+    return Outcome(rank, _relevance(ranked[rank]), unrelated, _relevance(alone))
 
 
 def _relevance(item: RankedCandidate) -> float:

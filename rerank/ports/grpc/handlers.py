@@ -155,9 +155,9 @@ class GrpcCall:
     def authorization(self) -> str | None:
         return only_value(self._headers, "authorization")
 
-    async def read(self, place: AbstractAsyncContextManager[None]) -> bytes:
+    async def read(self, slot: AbstractAsyncContextManager[None]) -> bytes:
         """The message. Its size is not known before. Raises: InvalidRequest if there is none."""
-        async with place:
+        async with slot:
             message: Any = await self._context.read()
         if message is grpc.aio.EOF:
             raise InvalidRequest("request", "the call ended without a message; send one")
@@ -245,9 +245,9 @@ class _StreamCall(GrpcCall):
 
     has_ended = False
 
-    async def read(self, place: AbstractAsyncContextManager[None]) -> bytes:
+    async def read(self, slot: AbstractAsyncContextManager[None]) -> bytes:
         """The next message; empty at the end."""
-        async with place:
+        async with slot:
             message: Any = await self._context.read()
         self.has_ended = message is grpc.aio.EOF
         return b"" if self.has_ended else bytes(message)

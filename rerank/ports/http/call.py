@@ -79,11 +79,11 @@ class HttpCall:
         self._receive = receive
         self._max_bytes = max_bytes
 
-    async def read(self, place: AbstractAsyncContextManager[None]) -> bytearray:
+    async def read(self, slot: AbstractAsyncContextManager[None]) -> bytearray:
         """Receives the body. It is not copied, as 16 MB would take some ms of the event loop.
 
         Args:
-            place: taken for a body that is not small, so that small ones never wait.
+            slot: taken for a body that is not small, so that small ones never wait.
 
         Raises:
             HungUp: the client has hung up.
@@ -92,11 +92,11 @@ class HttpCall:
         """
         self._check_headers()
         body = bytearray()
-        async with AsyncExitStack() as places:
+        async with AsyncExitStack() as slots:
             is_small = True
             while True:
                 if is_small and len(body) > SMALL_MESSAGE:
-                    await places.enter_async_context(place)
+                    await slots.enter_async_context(slot)
                     is_small = False
                 message = await self._receive()
                 if message["type"] == "http.disconnect":

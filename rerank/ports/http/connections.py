@@ -91,7 +91,7 @@ class BoundedListener(socket.socket):
             self._waiting[file] = None
 
     def leave(self, file: int) -> None:
-        """Notes that the connection with this file descriptor closes; no more of it is counted."""
+        """Notes that the connection with this file descriptor closes, and counts it no longer."""
         if left := self._open.pop(file, None):
             self.begin_request(file)
             self._of_source[left.source] -= 1
@@ -181,7 +181,7 @@ class BoundedProtocol(H11Protocol):
     Args:
         max_transfer_s: that limit, in seconds.
         bad_request: makes the body of the answer to bytes that are not HTTP.
-        listeners: accepted the connections, and are told which of them wait for a request.
+        listeners: accepted the connections; they learn which of them wait for a request.
     """
 
     conn: _Connection

@@ -1,4 +1,4 @@
-"""Quotas of tokens and bytes, and places of messages, without a service around them."""
+"""Quotas of tokens and bytes, and slots of messages, without a service around them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Port:
         self.peer, self.request_id, self.deadline_s = f"ipv4:127.0.0.1:{connection}", "r", math.inf
         self.authorization: str | None = None
 
-    async def read(self, place: AbstractAsyncContextManager[None]) -> bytes:
-        async with place:
+    async def read(self, slot: AbstractAsyncContextManager[None]) -> bytes:
+        async with slot:
             await asyncio.Event().wait()
         return b""
 
@@ -67,9 +67,9 @@ async def test_message_above_the_bytes_in_flight_is_read_alone() -> None:
 
 
 @asynccontextmanager
-async def place(calls: CallsInFlight, peer: str, seconds: float) -> AsyncIterator[None]:
-    """A place of a message, which must come within this time."""
-    async with asyncio.timeout(seconds) as arrival, calls.places.place(peer, arrival, seconds):
+async def slot(calls: CallsInFlight, peer: str, seconds: float) -> AsyncIterator[None]:
+    """A slot of a message, which must come within this time."""
+    async with asyncio.timeout(seconds) as arrival, calls.slots.slot(peer, arrival, seconds):
         yield
 
 
@@ -77,14 +77,14 @@ async def test_one_message_in_time_does_not_forgive_those_that_were_late() -> No
     calls = CallsInFlight(Limits())
     for _ in range(2):
         with pytest.raises(TimeoutError):
-            async with place(calls, "a", 0.01):
+            async with slot(calls, "a", 0.01):
                 await asyncio.sleep(1)
-    async with place(calls, "a", 1):
+    async with slot(calls, "a", 1):
         pass
-    assert calls.places._ranks == {"a": 2}
-    async with place(calls, "b", 1):
+    assert calls.slots._ranks == {"a": 2}
+    async with slot(calls, "b", 1):
         pass
-    assert calls.places._ranks == {"a": 2, "b": -1}
+    assert calls.slots._ranks == {"a": 2, "b": -1}
 
 
 async def test_drain_ends_the_latest_call_that_ranks_first() -> None:

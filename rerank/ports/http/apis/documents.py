@@ -31,7 +31,7 @@ _UNKNOWN_FIELD = "unknown_field"
 #: The largest number in the messages of the service.
 _INT32_MAX = 2**31 - 1
 #: Fields that programs send to other services. They do not choose the order, so requests with them are answered, and
-#: the caller is told that they have no effect.
+#: a warning says that they have no effect.
 _NO_EFFECT = frozenset({
     "batch_size", "cache_salt", "encoding_format", "input_type", "max_tokens_per_query", "metadata", "overlap_tokens",
     "parameters", "priority", "property", "request_id", "return_len", "truncate", "truncate_prompt_tokens",

@@ -87,10 +87,6 @@ def _one_of_list(value: Any) -> Any:
     return value[0]["text"] if isinstance(value[0], dict) and value[0].keys() == {"text"} else value[0]
 
 
-def _listed(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
 def _in_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
