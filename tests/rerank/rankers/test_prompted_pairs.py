@@ -32,7 +32,7 @@ from tests.small_tokenizers import CHATML_CHAT, add_special, byte_level_bpe, wra
 
 QUERY = "how long does a flea live"
 PASSAGES = ["A flea lives a year.", " two\n\nlines, and a space ", "日本 🐜 naïve café", "moon " * 900, "yes"]
-WORDS = ("yes", "no", "Yes", "No", "▁true", "▁false")
+WORDS = ("yes", "no", "Yes", "No", "▁true", "▁false", "<extra_id_10>")
 #: Made up: the words of the publishers are not in this repository.
 PUBLISHED = {"system": "<|im_start|>system\nBe fair.<|im_end|>\n<|im_start|>user\n", "task": "Is B about A?"}
 
@@ -258,20 +258,30 @@ def write_t5(folder: Path) -> Path:
 
 
 @torch.no_grad()
-def test_mono_t5_scores_by_the_first_word_of_its_answer(tmp_path: Path) -> None:
-    folder = write_t5(tmp_path / "monot5-base-msmarco-10k")
-    assert named_model(f"a={folder}")["profile"] == "mono-t5"
+@pytest.mark.parametrize(
+    ("name", "profile", "asked", "answers"),
+    [
+        ("monot5-base-msmarco-10k", "mono-t5", "Relevant:", ["▁true", "▁false"]),
+        ("RankT5-base", "rank-t5", "", ["<extra_id_10>"]),
+    ],
+)
+def test_t5_scores_by_the_first_word_of_its_answer(
+    tmp_path: Path, name: str, profile: str, asked: str, answers: list[str]
+) -> None:
+    folder = write_t5(tmp_path / name)
+    assert named_model(f"a={folder}")["profile"] == profile
     model, split = AutoModelForSeq2SeqLM.from_pretrained(folder).eval(), tokenizer()
-    window, scores = ranked(of_profile(folder, "mono-t5"), QUERY, PASSAGES)
+    window, scores = ranked(of_profile(folder, profile), QUERY, PASSAGES)
     assert window.truncated == (3,)
     for passage, found in zip(PASSAGES, scores, strict=True):
-        end = split("Relevant:", add_special_tokens=False)["input_ids"] + [split.eos_token_id]
+        end = split(asked, add_special_tokens=False)["input_ids"] + [split.eos_token_id]
         ids = (
             split(f"Query: {QUERY} Document: {passage}", add_special_tokens=False)["input_ids"][: 512 - len(end)] + end
         )
         row = model(input_ids=torch.tensor([ids]), decoder_input_ids=torch.zeros(1, 1, dtype=torch.long)).logits[0, 0]
-        answers = row.double()[split.convert_tokens_to_ids(["▁true", "▁false"])]
-        assert found == pytest.approx(float(answers.log_softmax(0)[0]), abs=1e-5)
+        logits = row.double()[split.convert_tokens_to_ids(answers)]
+        expected = float(logits.log_softmax(0)[0] if asked else logits[0])
+        assert found == pytest.approx(expected, rel=1e-5, abs=1e-5)
     assert max(scores) - min(scores) > 1e-3
 
 
