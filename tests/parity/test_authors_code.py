@@ -173,7 +173,7 @@ def test_losses_of_firsts_own_training_are_equal(parity: Path) -> None:
     arguments = FirstArguments(
         lists="", base=str(parity / "fixtures" / "first-own"), profile="first-zephyr", window_size=20
     )
-    prompt = prompt_settings(arguments)
+    prompt = prompt_settings(arguments, None)
     model, tokenizer = load_base(arguments)
     collator = make_collator(arguments, prompt, model.eval(), tokenizer)
     batch = collator(read_lists(parity / "first_train.jsonl"))

@@ -229,7 +229,8 @@ def test_base_that_is_not_a_causal_lm_is_refused(inputs: Path, tmp_path: Path) -
 
 
 def prompt_of(base: Path, **flags: object) -> PromptSettings:
-    return prompt_settings(FirstArguments(lists="lists.jsonl", base=str(base), **flags))  # type: ignore[arg-type]
+    arguments = FirstArguments(lists="lists.jsonl", base=str(base), **flags)  # type: ignore[arg-type]
+    return prompt_settings(arguments, read_manifest(base))
 
 
 def test_base_with_a_manifest_gives_its_own_settings() -> None:

@@ -19,6 +19,7 @@ from rerank_training.trainer.windows import (
 )
 
 from rerank.checkpoints import bundled
+from rerank.checkpoints.manifest import read_manifest
 from rerank.errors import ConfigError
 from rerank.types import Passage, Query
 from tests.word_lists import HELD_OUT_LETTERS, word_lists
@@ -133,7 +134,7 @@ def test_windows_that_no_list_fills_become_those_of_the_longest_list_with_a_warn
 ) -> None:
     """The manifest of the result names the window that it is served with."""
     arguments = ListArguments(lists="my.jsonl", window_size=given, min_window_size=smallest)
-    found = with_filled_windows(arguments, [*word_lists(2, passages=3), *word_lists(1, passages=4)], Path("base"))
+    found = with_filled_windows(arguments, [*word_lists(2, passages=3), *word_lists(1, passages=4)], None)
     assert (found.window_size, found.min_window_size) == expected
     warned = f"windows have 4 passages, and so says the manifest, instead of {given}: no list of --lists my.jsonl has"
     assert (warned in caplog.text) == (given > 4)
@@ -141,7 +142,7 @@ def test_windows_that_no_list_fills_become_those_of_the_longest_list_with_a_warn
 
 def test_base_with_a_manifest_keeps_windows_that_it_has_seen() -> None:
     arguments = ListArguments(lists="", window_size=26)
-    assert with_filled_windows(arguments, word_lists(2), bundled.FIRST).window_size == 20
+    assert with_filled_windows(arguments, word_lists(2), read_manifest(bundled.FIRST)).window_size == 20
 
 
 def test_lists_without_unequal_relevance_are_neither_trained_on_nor_held_out(tmp_path: Path) -> None:

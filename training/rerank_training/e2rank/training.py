@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import set_seed
 
+from rerank.checkpoints.manifest import CheckpointManifest
 from rerank.config import EncoderConfig
 from rerank.config.models import E2RANK_INSTRUCTION
 from rerank.errors import ConfigError
@@ -52,9 +53,10 @@ def train_e2rank(arguments: E2RankArguments, settings: RunArguments) -> Path:
     settings.check_loads_whole_models("train-e2rank")
     settings.complete_learning_rate(arguments.lora_rank > 0, ADAPTER_LEARNING_RATE, WEIGHTS_LEARNING_RATE)
     folder = result_folder(settings.output_dir)
-    arguments, instruction = _as_trained(arguments)
+    trained = read_base_manifest(locate_encoder(EncoderConfig.of(arguments.base).name), "e2rank")
+    arguments, instruction = _as_trained(arguments, trained)
     lists, held_out = read_training_lists(arguments)
-    arguments = with_filled_windows(arguments, lists, locate_encoder(EncoderConfig.of(arguments.base).name))
+    arguments = with_filled_windows(arguments, lists, trained)
     encoder = Encoder(EncoderConfig.of(arguments.base), settings.device_name)
     if encoder.pooling != "lasttoken":
         raise ConfigError(
@@ -90,9 +92,8 @@ def train_e2rank(arguments: E2RankArguments, settings: RunArguments) -> Path:
     )
 
 
-def _as_trained(arguments: E2RankArguments) -> tuple[E2RankArguments, str]:
+def _as_trained(arguments: E2RankArguments, trained: CheckpointManifest | None) -> tuple[E2RankArguments, str]:
     """The arguments and the instruction, from the base's training where no flag gives others."""
-    trained = read_base_manifest(locate_encoder(EncoderConfig.of(arguments.base).name), "e2rank")
     window_size = setting("window_size", arguments.window_size or None, trained, WINDOW_SIZE)
     instruction = setting("instruction", arguments.instruction, trained, E2RANK_INSTRUCTION)
     return replace(arguments, window_size=window_size), instruction

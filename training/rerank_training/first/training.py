@@ -17,7 +17,7 @@ from rerank.checkpoints.adapters import with_adapter
 from rerank.checkpoints.bundled import SMOLLM2
 from rerank.checkpoints.hub import is_hub_name
 from rerank.checkpoints.load_errors import loading
-from rerank.checkpoints.manifest import TEMPLATE_FILE, CheckpointManifest, stated_ranker
+from rerank.checkpoints.manifest import TEMPLATE_FILE, CheckpointManifest, read_manifest
 from rerank.checkpoints.settings_files import ADAPTER_FILE, check_settings, read_settings
 from rerank.config import FirstModel, load_config
 from rerank.config.hub_models import download_models
@@ -31,7 +31,7 @@ from rerank.rankers.first import trained_style
 from rerank_training.first.arguments import FirstArguments
 from rerank_training.first.objective import FirstCollator, FirstObjective, PromptSettings, joint_rank_weight
 from rerank_training.trainer.arguments import RunArguments
-from rerank_training.trainer.checkpoint import add_adapter, base_folder, base_revision, read_base_manifest, setting
+from rerank_training.trainer.checkpoint import add_adapter, base_folder, base_revision, setting
 from rerank_training.trainer.flags import WINDOW_SIZE
 from rerank_training.trainer.losses import rank_loss_named
 from rerank_training.trainer.ranking_trainer import RankingTrainer
@@ -51,11 +51,11 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
     """
     rank_loss = rank_loss_named(arguments.rank_loss)
     folder = result_folder(settings.output_dir)
-    _check_base(arguments.base)
-    prompt = prompt_settings(arguments)
+    trained = _check_base(arguments.base)
+    prompt = prompt_settings(arguments, trained)
     arguments = replace(arguments, window_size=prompt.window_size)
     lists, held_out = read_training_lists(arguments)
-    arguments = with_filled_windows(arguments, lists, base_folder(arguments.base))
+    arguments = with_filled_windows(arguments, lists, trained)
     set_seed(settings.seed)  # for the initial weights of the adapter
     model, tokenizer = load_base(arguments, settings.bf16)
     settings.complete_learning_rate(has_adapter=isinstance(model, PeftModel))
@@ -92,8 +92,13 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
     )
 
 
-def _check_base(base: str) -> None:
-    """Raises: ConfigError for a PE-Rank checkpoint, and when the base, or the base of an adapter, cannot be found."""
+def _check_base(base: str) -> CheckpointManifest | None:
+    """Checks the base, and returns its manifest if it is a FIRST checkpoint that has one.
+
+    Raises:
+        CheckpointError: the manifest is invalid, or does not agree with the files of the base.
+        ConfigError: it is a PE-Rank checkpoint, or it, or the base of an adapter, cannot be found.
+    """
     if base != SMOLLM2:
         check_findable(base, f"--base {base}", f"give the folder of a causal language model, or {SMOLLM2}")
     folder = base_folder(base)
@@ -101,23 +106,26 @@ def _check_base(base: str) -> None:
     # Published ones have other model types, ours no tokenizer. A causal LM with a projector is a base, too.
     is_published = str(settings.get("model_type")).startswith("embed_")
     is_ours = "encoder_name" in settings and not has_tokenizer(folder)
-    if stated_ranker(folder) == "pe-rank" or is_published or is_ours:
+    manifest = read_manifest(folder)
+    if (manifest and manifest.ranker == "pe-rank") or is_published or is_ours:
         raise ConfigError(
             f"--base {base} is a PE-Rank checkpoint, which reads vectors; train it by train-pe-rank, or give a causal "
             f"language model, such as {SMOLLM2}"
         )
     if (folder / ADAPTER_FILE).is_file() and (name := base_model_of(folder)) != SMOLLM2:
         check_findable(name, f"--base {base}", f"give the folder of a causal language model, or {SMOLLM2}")
+    return manifest if manifest and manifest.ranker == "first" else None
 
 
-def prompt_settings(arguments: FirstArguments) -> PromptSettings:
+def prompt_settings(arguments: FirstArguments, trained: CheckpointManifest | None) -> PromptSettings:
     """The settings of a training. A flag that differs from the base's manifest is logged as a warning with both values.
 
+    Args:
+        trained: manifest of the base; None: it is no FIRST checkpoint, or has none.
+
     Raises:
-        CheckpointError: the base's manifest is invalid, or does not agree with its files.
         ConfigError: there is no such template or profile.
     """
-    trained = read_base_manifest(base_folder(arguments.base), "first")
     style = trained_style(base_folder(arguments.base), trained)
     if (published := _published(arguments)) is not None:
         arguments, style = _with_profile(arguments, published), published.prompt

@@ -75,7 +75,7 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: E
     aligns = arguments.objective == "align"
     texts = read_align_texts(Path(arguments.lists), read_judgements(arguments)) if aligns else {}
     lists, held_out = ([], []) if aligns else read_training_lists(arguments)
-    arguments = arguments if aligns else with_filled_windows(arguments, lists, base_at)
+    arguments = arguments if aligns else with_filled_windows(arguments, lists, trained)
     set_seed(settings.seed)  # for the initial weights of a new projector or adapter
     encoder = encoder or Encoder(arguments.encoder or DEFAULT_ENCODER)
     base = load_pe_base(base_at, encoder, arguments.template)

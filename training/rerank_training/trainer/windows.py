@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
-from rerank.checkpoints.manifest import trained_window
+from rerank.checkpoints.manifest import CheckpointManifest
 from rerank.errors import ConfigError
 from rerank.readers.qrels import Qrel, read_qrels
 from rerank.util.combining import nfc
@@ -58,13 +58,15 @@ def read_judgements(arguments: ListArguments) -> list[Qrel] | None:
     return read_qrels(Path(arguments.qrels)) if arguments.qrels else None
 
 
-def with_filled_windows(arguments: Arguments, lists: Sequence[TrainingList], base: Path) -> Arguments:
+def with_filled_windows(
+    arguments: Arguments, lists: Sequence[TrainingList], base: CheckpointManifest | None
+) -> Arguments:
     """The arguments with windows that the longest training list fills, so that no manifest names a size never seen.
 
     Args:
-        base: folder of the base; one with a manifest has seen its windows.
+        base: manifest of the base, which has seen its windows; None: it has none.
     """
-    longest = max(2, trained_window(base) or 0, *(len(item.passages) for item in lists))
+    longest = max(2, base.window_size if base else 0, *(len(item.passages) for item in lists))
     if longest >= arguments.window_size:
         return arguments
     logger.warning(
