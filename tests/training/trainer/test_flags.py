@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import re
 import subprocess
 import sys
 from functools import partial
+from itertools import chain, product
 from pathlib import Path
 
 import pytest
@@ -135,14 +137,30 @@ def test_weights_of_an_encoder_are_not_left_out() -> None:
         settings.check_loads_whole_models("distill-retriever")
 
 
-@pytest.mark.parametrize("command", ["train_first", "train_pe_rank", "train_e2rank"])
-@pytest.mark.parametrize("flag", ["--lists", "--eval-lists", "--qrels"])
-def test_file_that_is_not_there_is_named_before_torch_is_imported(command: str, flag: str, tmp_path: Path) -> None:
+#: Runs the commands of the lines on standard input, one after the other, and says after each whether torch is there.
+CALLS = """
+import sys
+from rerank_training import commands
+
+for name, *words in map(str.split, sys.stdin):
+    sys.argv = [name, *words]
+    try:
+        getattr(commands, name)()
+    except SystemExit as ended:
+        print(ended.code, "torch" in sys.modules)
+"""
+
+
+def test_file_that_is_not_there_is_named_before_torch_is_imported(tmp_path: Path) -> None:
     (lists := tmp_path / "lists.jsonl").touch()
-    given = {"--lists": str(lists), "--base": "b", "--output-dir": str(tmp_path / "run"), flag: "none.jsonl"}
-    code = f"import sys\nfrom rerank_training.commands import {command}\n"
-    code += f"try: {command}()\nfinally: print('torch' in sys.modules)"
-    words = [word for pair in given.items() for word in pair]
-    ended = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
-    assert (ended.returncode, ended.stdout) == (2, "False\n")
-    assert f"error: {flag}: there is no file or folder none.jsonl (relative paths begin at" in ended.stderr
+    flags = ("--lists", "--eval-lists", "--qrels")
+    given = {"--lists": str(lists), "--base": "b", "--output-dir": str(tmp_path / "run")}
+    calls = [
+        [command, *chain.from_iterable((given | {flag: "none.jsonl"}).items())]
+        for command, flag in product(("train_first", "train_pe_rank", "train_e2rank"), flags)
+    ]
+    lines = "\n".join(map(" ".join, calls))
+    ended = subprocess.run([sys.executable, "-c", CALLS], input=lines, capture_output=True, text=True)
+    assert ended.stdout.splitlines() == ["2 False"] * len(calls), ended.stderr
+    named = re.findall(r"error: (\S+): there is no file or folder none\.jsonl \(relative paths begin at", ended.stderr)
+    assert named == [*flags] * 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -124,9 +123,7 @@ def choose(values: Values) -> int:
     Args:
         values: (weights, lists), at least two lists.
     """
-    best = int(values.mean(axis=1).argmax())
-    gains = values[best] - values[0]
-    return best if gains.mean() > gains.std(ddof=1) / math.sqrt(len(gains)) else 0
+    return int(_choose(values - values[0], _as_they_are(values))[0])
 
 
 def cross_validate(values: Values, seed: int) -> Values:
@@ -135,10 +132,32 @@ def cross_validate(values: Values, seed: int) -> Values:
     Args:
         values: (weights, lists), at least four lists.
     """
-    lists = np.random.default_rng(seed).permutation(values.shape[1])
-    held_out = np.empty(len(lists))
+    return values[0] + _held_out(values - values[0], _as_they_are(values), seed)[0]
+
+
+def _as_they_are(values: Values) -> Values:
+    """(1, lists) signs that change nothing."""
+    return np.ones((1, values.shape[1]))
+
+
+def _choose(differences: Values, signs: Values) -> npt.NDArray[np.intp]:
+    """(trials,) weights that `choose` takes, from differences (weights, lists) with the signs (trials, lists)."""
+    lists = signs.shape[1]
+    means = signs @ differences.T / lists
+    best = means.argmax(axis=1)
+    gains = means[np.arange(len(best)), best]
+    squares = np.square(differences).sum(axis=1)[best]  # no sign changes these
+    errors = np.sqrt(np.maximum(squares - lists * gains**2, 0.0) / (lists - 1) / lists)
+    return np.where(gains > errors, best, 0)
+
+
+def _held_out(differences: Values, signs: Values, seed: int) -> Values:
+    """(trials, lists) differences of each list with the weights that the other parts of the lists choose."""
+    lists = np.random.default_rng(seed).permutation(differences.shape[1])
+    held_out = np.empty(signs.shape)
     for part in np.array_split(lists, min(_FOLDS, len(lists) // 2)):
-        held_out[part] = values[choose(np.delete(values, part, axis=1)), part]
+        chosen = _choose(np.delete(differences, part, axis=1), np.delete(signs, part, axis=1))
+        held_out[:, part] = differences[:, part][chosen] * signs[:, part]
     return held_out
 
 
@@ -157,8 +176,8 @@ def gain(values: Values, seed: int, permutations: int = _PERMUTATIONS) -> Compar
     differences, rng = values - values[0], np.random.default_rng(seed)
     compared = compare(cross_validate(values, seed), values[0])
     found = compared.difference
-    signs = (rng.choice([-1.0, 1.0], values.shape[1]) for _ in range(permutations))
-    chance = np.sort([cross_validate(differences * sign, seed).mean() for sign in signs])
+    signs = rng.choice([-1.0, 1.0], (permutations, values.shape[1]))
+    chance = np.sort(_held_out(differences, signs, seed).mean(axis=1))
     tail = min((chance >= found - _ROUNDING).sum(), (chance <= found + _ROUNDING).sum())
     p = min(1.0, 2 * (1 + float(tail)) / (1 + permutations))
     beyond = int(_TAIL * (1 + permutations))
