@@ -20,7 +20,7 @@ _NOT_SCORED = {
     "JinaForRanking": "jina-reranker-v3 or -v3.5, a listwise model; write jina-reranker-v3:FOLDER or "
     "jina-reranker-v3.5:FOLDER",
     "HF_ColBERT": "a late-interaction model; write late-interaction:FOLDER",
-    "LayerWiseMiniCPMForCausalLM": f"bge-reranker-v2-minicpm-layerwise, whose layers transformers lacks; {_INSTEAD}",
+    "LayerWiseMiniCPMForCausalLM": "bge-reranker-v2-minicpm-layerwise; write bge-reranker-v2-minicpm-layerwise:FOLDER",
     "CostWiseGemmaForCausalLM": f"bge-reranker-v2.5-gemma2-lightweight, whose layers transformers lacks; {_INSTEAD}",
     "JinaVLForRanking": f"jina-reranker-m0, which reads images; {_BY_VLLM}",
     "Qwen3VLForConditionalGeneration": f"Qwen3-VL-Reranker or its base, which reads images; {_BY_VLLM}",
@@ -95,11 +95,26 @@ def _gte(settings: _Settings) -> dict[str, Any]:
     return {**kept, "model_type": "gte", "architectures": [architecture], "rope_parameters": rope}
 
 
+def _minicpm(settings: _Settings) -> dict[str, Any] | None:
+    """bge-reranker-v2-minicpm-layerwise: Llama with factors at its inputs and its branches, which Granite's class has.
+
+    The factor of a branch is scale_depth / sqrt(layers). Heads for scores are apart, see `rerank.rankers.layer_heads`.
+    """
+    known = {"head_multi": True, "head_type": "simple", "rope_scaling": None}
+    if any(settings.get(key) != value for key, value in known.items()):
+        return None
+    layers, width = settings["num_hidden_layers"], settings["hidden_size"] / settings["num_attention_heads"]
+    factors = {"embedding_multiplier": settings["scale_emb"], "attention_multiplier": width**-0.5}
+    factors["residual_multiplier"] = settings["scale_depth"] / layers**0.5
+    return {**settings, **factors, "model_type": "granite", "architectures": ["GraniteForCausalLM"]}
+
+
 _CLASSIFIER = "AutoModelForSequenceClassification"
 #: Key of `auto_map`, the end of what it names, and the function that rewrites config.json.
 _FAMILIES: tuple[tuple[str, str, Callable[[_Settings], dict[str, Any] | None]], ...] = (
     ("AutoModel", "modeling_bert.JinaBertModel", _jina_bert),
     (_CLASSIFIER, "modeling_xlm_roberta.XLMRobertaForSequenceClassification", _jina_xlm_roberta),
     (_CLASSIFIER, "modeling.NewForSequenceClassification", _gte),
+    ("AutoModelForCausalLM", "modeling_minicpm_reranker.LayerWiseMiniCPMForCausalLM", _minicpm),
     (_CLASSIFIER, "llama_bidirectional_model.LlamaBidirectionalForSequenceClassification", dict),
 )

@@ -57,6 +57,7 @@ class PairPrompt(_Facts):
         query_tokens: of the piece with the query, which is cut at its end. Default: no limit of its own.
         passage_tokens: the same of the piece with the passage.
         answers: tokens whose logits are the score: the difference of two, or the one. A classifier's score is its own.
+        layer: of a model with a head for each layer, the number of layers that are read, whose head gives the score.
         divisor: of the score.
         activation: of the score.
     """
@@ -70,6 +71,7 @@ class PairPrompt(_Facts):
     query_tokens: int | None = None
     passage_tokens: int | None = None
     answers: tuple[str, ...] = ()
+    layer: int | None = None
     divisor: float = 1.0
     activation: Literal["identity", "sigmoid", "log-sigmoid"] = "sigmoid"
 

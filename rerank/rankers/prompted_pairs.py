@@ -31,6 +31,7 @@ from rerank.models.loading import CausalLM, load_causal_lm, pick_device
 from rerank.models.precision import compute_in, uses_autocast
 from rerank.profiles import PairPrompt
 from rerank.prompting.tokens import PromptTokenizer
+from rerank.rankers.layer_heads import load_layer
 
 #: A rendered pair: its token ids, and whatever else the tokenizer says of each of them.
 Pair: TypeAlias = Mapping[str, Sequence[int]]
@@ -164,6 +165,8 @@ class PromptedScorer(PairRenderer):
 
 def _load(folder: Path, prompt: PairPrompt, device: torch.device, precision: Precision) -> tuple[CausalLM, _Read]:
     architecture = architecture_in(read_settings(base_folder(folder) / "config.json"))
+    if prompt.layer is not None:
+        return load_layer(folder, prompt.layer, device, precision)
     if architecture.endswith("ForSequenceClassification"):
         return _load_classifier(folder, device, precision)
     if not prompt.answers:

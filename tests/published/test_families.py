@@ -32,7 +32,7 @@ READ = ["nv", "gte_remote", "monot5", "colbert", "pylate"]
 #: Names that are refused, with the way out.
 REFUSED = {
     "electra2": "id2label",
-    "bge_layerwise": "bge-reranker-v2-minicpm-layerwise.*BAAI/bge-reranker-v2-m3",
+    "bge_layerwise": "bge-reranker-v2-minicpm-layerwise .*(FlagOpen/FlagEmbedding|has 1 heads)",
     "bge_light": "bge-reranker-v2.5-gemma2-lightweight.*BAAI/bge-reranker-v2-m3",
     "jina_m0": "jina-reranker-m0, which reads images; run it by vLLM",
     "lit5": "encoder-decoder; write mono-t5:",

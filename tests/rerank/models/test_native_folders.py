@@ -249,7 +249,8 @@ def test_nemotron_without_its_prompt_or_with_another_pooling_is_refused(tmp_path
 @pytest.mark.parametrize(
     ("architecture", "words"),
     [
-        ("LayerWiseMiniCPMForCausalLM", "bge-reranker-v2-minicpm-layerwise, .* such as BAAI/bge-reranker-v2-m3"),
+        ("LayerWiseMiniCPMForCausalLM", "write bge-reranker-v2-minicpm-layerwise:"),
+        ("CostWiseGemmaForCausalLM", "bge-reranker-v2.5-gemma2-lightweight, .* such as BAAI/bge-reranker-v2-m3"),
         ("JinaVLForRanking", "jina-reranker-m0, which reads images; run it by vLLM .* `ranker: api`"),
         ("SetEncoderModel", "Set-Encoder of lightning-ir"),
     ],

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import processors
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
+    LlamaConfig,
+    LlamaModel,
     PreTrainedTokenizerFast,
     Qwen3Config,
     T5Config,
@@ -283,6 +287,63 @@ def test_t5_scores_by_the_first_word_of_its_answer(
         expected = float(logits.log_softmax(0)[0] if asked else logits[0])
         assert found == pytest.approx(expected, rel=1e-5, abs=1e-5)
     assert max(scores) - min(scores) > 1e-3
+
+
+def write_layerwise(folder: Path) -> Path:
+    """MiniCPM with a head after each of the layers 1 to 3, as BAAI saves it."""
+    split = tokenizer()
+    write_causal_lm(folder, "llama", split, num_hidden_layers=3, max_position_embeddings=4096)
+    weights = load_file(folder / "model.safetensors")
+    weights.pop("lm_head.weight")
+    weights |= {f"lm_head.{number}.linear_head.weight": torch.randn(1, 64) for number in range(3)}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    settings = json.loads((folder / "config.json").read_text())
+    settings |= {"architectures": ["LayerWiseMiniCPMForCausalLM"], "model_type": "minicpm", "start_layer": 1}
+    settings |= {"head_multi": True, "head_type": "simple", "scale_emb": 12, "scale_depth": 1.4, "rope_scaling": None}
+    settings["auto_map"] = {"AutoModelForCausalLM": "modeling_minicpm_reranker.LayerWiseMiniCPMForCausalLM"}
+    (folder / "config.json").write_text(json.dumps(settings))
+    return folder
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("layer", [1, 2, 3])
+def test_layerwise_model_scores_by_the_head_of_its_layer(tmp_path: Path, layer: int) -> None:
+    """A MiniCPM is a Llama whose embeddings and branches have factors, which its weights may hold as well."""
+    folder = write_layerwise(tmp_path / "bge-reranker-v2-minicpm-layerwise")
+    assert named_model(f"a={folder}")["profile"] == "bge-reranker-v2-minicpm-layerwise"
+    weights, factor = load_file(folder / "model.safetensors"), 1.4 / 3**0.5
+    model = LlamaModel(LlamaConfig(**{**SIZES, "num_hidden_layers": 3}, vocab_size=len(tokenizer()))).eval()
+    factors = {"embed_tokens.weight": 12, "o_proj.weight": factor, "down_proj.weight": factor}
+    scaled = {
+        name.removeprefix("model."): one * next((by for end, by in factors.items() if name.endswith(end)), 1)
+        for name, one in weights.items()
+        if name.startswith("model.")
+    }
+    model.load_state_dict(scaled)
+    model.layers = model.layers[:layer]
+    pair = load_profile("bge-reranker-v2-minicpm-layerwise").pair
+    assert pair is not None
+    assert pair.layer == 28
+    prompt = pair.with_words(PUBLISHED).model_copy(update={"layer": layer})
+    _, scores = ranked(CrossEncoderRanker(folder, "cpu", "float32", prompt), QUERY, PASSAGES)
+    split = tokenizer()
+    for passage, found in zip(PASSAGES, scores, strict=True):
+        ids = gemma(lambda text: split(text, add_special_tokens=False)["input_ids"], QUERY, passage)
+        state = model(torch.tensor([ids])).last_hidden_state[0, -1]
+        assert found == pytest.approx(
+            float(weights[f"lm_head.{layer - 1}.linear_head.weight"] @ state), abs=1e-4, rel=1e-5
+        )
+    assert max(scores) - min(scores) > 1e-2
+
+
+def test_layerwise_model_without_a_head_is_refused(tmp_path: Path) -> None:
+    folder = write_layerwise(tmp_path / "bge-reranker-v2-minicpm-layerwise")
+    with pytest.raises(CheckpointError, match=r"has 3 heads .*of the layers 1 to 3, with 28 among them"):
+        of_profile(folder, "bge-reranker-v2-minicpm-layerwise")
+    weights = load_file(folder / "model.safetensors")
+    save_file(weights | {"lm_head.3.linear_head.weight": torch.zeros(1, 64)}, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match="has 4 heads"):
+        of_profile(folder, "bge-reranker-v2-minicpm-layerwise")
 
 
 def test_other_encoder_decoder_is_refused_with_the_words_to_type(tmp_path: Path) -> None:
