@@ -63,8 +63,10 @@ class EngineConfig(Settings):
         max_batch_tokens: limit on the tokens of a batch. For comparison, 4096 tokens are a hundred PE-Rank windows of
             40 positions or eight windows of 512 tokens. Default: 512 on a CPU, 16,384 on CUDA; for a model that reads
             windows one by one, one window.
-        max_queue_tokens: limit on the remaining tokens of all requests in work; a request that exceeds it fails with
-            RESOURCE_EXHAUSTED, unless it is the only one. A window counts at least 16. Default: 1,000,000.
+        max_queue_tokens: limit on the expected tokens of all requests in work. Where there is no room, the caller that
+            has the most of them gives way with RESOURCE_EXHAUSTED: with its latest request, or the one that asks. A
+            request alone may exceed it, until another caller needs the room. A window counts at least 16. Default:
+            1,000,000.
         text_vector_cache_bytes: bound on the memory for the vectors of texts that requests brought along, which are not
             encoded again when they come again; see VectorCache. 0: none are kept. Default: 64 MiB, which is some 30,000
             texts with vectors of 384 numbers.
@@ -85,10 +87,12 @@ class Limits(Settings):
         max_message_bytes: size of a request in bytes, below 2 GiB; gRPC refuses a larger one with RESOURCE_EXHAUSTED.
             Default: 16 MiB.
         max_request_s: time to answer a request, in seconds; later it fails with DEADLINE_EXCEEDED. Default: 120.
-        max_calls: number of calls in flight, three quarters of them of one caller; further ones fail with
-            RESOURCE_EXHAUSTED, unless a call gives way whose message has not come. Default: 1,000.
-        max_bytes_in_flight: bytes of all requests and answers in flight, without messages of up to 64 KiB; calls whose
-            message exceeds it fail with RESOURCE_EXHAUSTED. A message alone may exceed it. Default: 64 MiB.
+        max_calls: number of calls in flight. Where there is no room, the caller that has the most gives way with
+            RESOURCE_EXHAUSTED: first with a call whose message has not come, or whose answer is not read and whose
+            connection ends, then with its latest one; or the one that asks is refused. Default: 1,000.
+        max_bytes_in_flight: bytes of all requests and answers in flight, without messages of up to 64 KiB. Where there
+            is no room, the caller that has the most gives way, as for `max_calls`. A message alone may exceed it.
+            Default: 64 MiB.
         max_transfer_s: time that a request may take to arrive and an answer to be read, in seconds; a later request
             fails with RESOURCE_EXHAUSTED, and the connection of a later answer ends. Default: 20.
         max_connection_age_s: the age of a gRPC connection, in seconds; an older one is closed after its calls, so that

@@ -14,12 +14,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from rerank.config import EngineConfig
+from rerank.engine.accounts import Accounts, Shared
 from rerank.engine.model import ModelSchedulers
 from rerank.engine.request import ModelPhase, Phase, Request
 from rerank.engine.scheduler import BatchObserver, Observers, ResultsObserver
 from rerank.engine.scores import kendall_tau, strictly_decreasing, warning_of_distances, warning_of_lost_scores
 from rerank.engine.strategies import RankStage, has_stride
-from rerank.errors import FAILURES, DeadlineExceeded, InvalidRequest, Overloaded, RankerFailure, message_for_caller
+from rerank.errors import FAILURES, DeadlineExceeded, InvalidRequest, RankerFailure, message_for_caller
 from rerank.rankers.base import Ranker, RankerInfo
 from rerank.types import Completeness, OnFailure, RankedCandidate, Ranking, ScoreKind, Trace
 
@@ -46,6 +47,8 @@ class Engine:
     ) -> None:
         self._infos = dict(infos or {model: ranker.info for model, ranker in rankers.items()})
         self._config = config
+        #: What callers share; the ports count calls and bytes in them, too.
+        self.accounts = Accounts({Shared.TOKENS: config.max_queue_tokens})
         self._requests: dict[Request, None] = {}  # those in work
         self._observers = Observers()
         self._models = {model: self._schedulers_of(model, ranker) for model, ranker in rankers.items()}
@@ -108,16 +111,17 @@ class Engine:
         request.begin(self._infos)
         start_s = time.perf_counter()  # uvloop's clock, which deadlines refer to, has milliseconds only
         timeout = timeout_at(request.deadline_s - request.options.answer_margin_s)
-        with request.share.queueing(sum(request.remaining.values())):
-            try:
-                async with timeout:
-                    await asyncio.sleep(0)  # a deadline in the past ends the request before anything is prepared
-                    with self._in_queue(request):
-                        for stage in request.stages:
-                            await self._run_stage(request, stage)
-            except Exception as error:
-                return answer_after_failure(request, error, timeout.expired(), _ms_since(start_s))
-            return ranking_of(request, _ms_since(start_s))
+        tokens = math.ceil(sum(request.remaining.values()))
+        self.accounts.check_quota(request.share, Shared.TOKENS, tokens)
+        try:
+            async with timeout:
+                await asyncio.sleep(0)  # a deadline in the past ends the request before anything is prepared
+                with self._in_queue(request, tokens):
+                    for stage in request.stages:
+                        await self._run_stage(request, stage)
+        except Exception as error:
+            return answer_after_failure(request, error, timeout.expired(), _ms_since(start_s))
+        return ranking_of(request, _ms_since(start_s))
 
     async def _run_stage(self, request: Request, stage: RankStage) -> None:
         """Lets a model order the candidates, round by round."""
@@ -133,21 +137,14 @@ class Engine:
             round_ = request.next_round(request.add_round(round_, ranked))
 
     @contextmanager
-    def _in_queue(self, request: Request) -> Iterator[None]:
-        """Counts a request in the block. Raises: Overloaded, the queue is too full for it; an empty one takes any."""
-        queued, tokens = _tokens_to_rank(self._requests), _tokens_to_rank([request])
-        limit = self._config.max_queue_tokens
-        if queued and queued + tokens > limit:
-            raise Overloaded(
-                f"{queued:.0f} tokens are queued; {tokens:.0f} more exceed the limit of {limit}; try again later",
-                retry_after_s=self.remaining_s or _RETRY_S,
-                metadata={"exceeded": "max_queue_tokens", "queued_tokens": f"{queued:.0f}", "limit": str(limit)},
-            )
-        self._requests[request] = None
-        try:
-            yield
-        finally:
-            del self._requests[request]
+    def _in_queue(self, request: Request, tokens: int) -> Iterator[None]:
+        """Counts a request in the block. Raises: Overloaded, see `Accounts.take`."""
+        with self.accounts.taken(request.share, Shared.TOKENS, tokens, lambda: self.remaining_s or _RETRY_S):
+            self._requests[request] = None
+            try:
+                yield
+            finally:
+                del self._requests[request]
 
     @property
     def remaining_s(self) -> float:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
+from rerank.engine.accounts import CallerShare
 from rerank.engine.scores import first_stage_scores, reciprocal_ranks, with_signals
 from rerank.engine.strategies import Cost, Positions, RankStage, Round, Schedule, Stages, Strategy, describe
 from rerank.errors import RankerFailure
@@ -17,21 +17,6 @@ from rerank.types import Passage, PreparedTexts, Query, RankOptions, Window, Win
 
 #: The least that a window counts, as scheduling, encoding and reporting it take time.
 MIN_WINDOW_TOKENS = 16
-#: Reserves tokens of the caller's quota during the block. Raises: Overloaded if they are too many.
-Queueing: TypeAlias = Callable[[float], AbstractContextManager[object]]
-
-
-@dataclass(frozen=True, slots=True)
-class CallerShare:
-    """A caller's share of the engine. Callers that always wait have equal shares.
-
-    Attributes:
-        name: of the caller's API key, or the address of its connection.
-        queueing: bounds the caller's tokens in work; by default they have no bound.
-    """
-
-    name: str = ""
-    queueing: Queueing = field(default=nullcontext, repr=False)
 
 
 class Phase(Enum):
@@ -128,6 +113,7 @@ class Request:
             they are without a weight of the first stage that cannot count.
         strategy: the stages in words, as they run.
         warnings: why such weights cannot count.
+        share: what its call has of what callers share; the tokens of what it ranks are counted to it.
         options: of the answer; what they say about the model and its strategy is in `stages`.
         deadline_s: on the event loop's clock; infinite without one.
         remaining: estimated tokens that remain in each phase, including those that are running.

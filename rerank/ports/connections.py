@@ -1,8 +1,7 @@
-"""Bounds on the open connections of a port and of one address; grpcio has no API to count and close connections."""
+"""The bound on the open connections of a port; grpcio has no API to count and close connections."""
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import os
 import resource
@@ -10,10 +9,8 @@ import socket
 import stat
 import sys
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from math import ceil
 from typing import TypeAlias
 from urllib.parse import unquote
@@ -25,12 +22,10 @@ log = logging.getLogger(__name__)
 
 #: Files that are not connections of a port: libraries, models, the index, inference servers, metrics.
 _OTHER_FILES = 256
-#: Connections of a port, and the part of them that one address may have. A load balancer is one address.
-_MAX_CONNECTIONS, _MIN_CONNECTIONS, _PART_OF_ONE_ADDRESS = 8000, 16, 0.5
+#: Connections of a port.
+_MAX_CONNECTIONS, _MIN_CONNECTIONS = 8000, 16
 #: Seconds that a new connection has for TLS and for the first frames of HTTP/2.
 HANDSHAKE_S = 10.0
-#: The part of an IPv6 address that its provider assigns; the rest is the client's to choose.
-_IPV6_PREFIX = 64
 _OWN_FILES = "/dev/fd"
 #: Seconds between two counts of the connections.
 _COUNT_S = 1.0
@@ -45,19 +40,6 @@ _TCP_INFO, _LAST_DATA_RECEIVED = getattr(socket, "TCP_INFO", None), 52
 Client: TypeAlias = tuple[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionBounds:
-    """The most connections at the same time.
-
-    Attributes:
-        per_port: of a port.
-        per_address: of one address, or of a network of 64 bits for IPv6, at a port.
-    """
-
-    per_port: int
-    per_address: int
-
-
 def raise_open_files_limit() -> None:
     """Raises the soft limit of open files to the hard one, as far as the system lets it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -68,50 +50,34 @@ def raise_open_files_limit() -> None:
             log.warning("the limit of %d open files stays, as it cannot be raised to %d: %s", soft, hard, error)
 
 
-def connection_bounds(config: ServiceConfig) -> ConnectionBounds:
-    """8,000 connections of a port and half of them of one address, or fewer if the process may open fewer files."""
+def max_connections(config: ServiceConfig) -> int:
+    """The most connections of a port: 8,000, or fewer if the process may open fewer files."""
     ports = 1 + sum(map(bool, (config.http, config.telemetry.metrics)))
     open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    per_port = _MAX_CONNECTIONS
-    if open_files != resource.RLIM_INFINITY:
-        per_port = min(per_port, max(_MIN_CONNECTIONS, (open_files - _OTHER_FILES) // ports))
-    return ConnectionBounds(per_port, int(per_port * _PART_OF_ONE_ADDRESS))
+    if open_files == resource.RLIM_INFINITY:
+        return _MAX_CONNECTIONS
+    return min(_MAX_CONNECTIONS, max(_MIN_CONNECTIONS, (open_files - _OTHER_FILES) // ports))
 
 
-def source_of(host: str) -> str:
-    """The part of an address that identifies a client: all of IPv4, or the first 64 bits of IPv6."""
-    address = ipaddress.ip_address(host.partition("%")[0])
-    if isinstance(address, ipaddress.IPv4Address):
-        return str(address)
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(ipaddress.ip_network((address, _IPV6_PREFIX), strict=False))
-
-
-def address_reason(source: str, bounds: ConnectionBounds) -> str:
-    """Says in the log why connections of one address are refused."""
-    return f"{source} has {bounds.per_address}, the most of one address"
-
-
-def port_reason(bounds: ConnectionBounds) -> str:
-    """Says in the log why connections of any address are refused."""
-    return f"{bounds.per_port} are open, the most of a port"
+def refusal_reason(most: int) -> str:
+    """Says in the log why connections are refused."""
+    return f"{most} are open, the most of a port"
 
 
 @contextmanager
-def bounded_connections(port: int, bounds: ConnectionBounds, peers: Callable[[], Collection[str]]) -> Iterator[None]:
-    """Keeps the connections of a port within their bounds, on a thread: those that were silent for longest end.
+def bounded_connections(port: int, most: int, peers: Callable[[], Collection[str]]) -> Iterator[None]:
+    """Keeps room for new connections to a port, on a thread: of a full one, those that were silent for longest end.
 
-    gRPC itself refuses new connections to a full port, and knows no bound of an address.
+    gRPC itself refuses new connections to a full port.
 
     Args:
         port: the port of the server.
-        bounds: the most connections at the same time.
+        most: the most connections at the same time.
         peers: the clients that have a call in flight, as gRPC names them; called on the thread.
     """
     stop = threading.Event()
-    arguments = (port, bounds, peers, stop)
-    thread = threading.Thread(target=_keep_within_bounds, args=arguments, name="connections", daemon=True)
+    arguments = (port, most, peers, stop)
+    thread = threading.Thread(target=_keep_room, args=arguments, name="connections", daemon=True)
     thread.start()
     try:
         yield
@@ -120,33 +86,21 @@ def bounded_connections(port: int, bounds: ConnectionBounds, peers: Callable[[],
         thread.join()
 
 
-def _keep_within_bounds(
-    port: int, bounds: ConnectionBounds, peers: Callable[[], Collection[str]], stop: threading.Event
-) -> None:
+def _keep_room(port: int, most: int, peers: Callable[[], Collection[str]], stop: threading.Event) -> None:
     refusals = RateLimitedLog("gRPC port: {} connections were refused or ended")
     while not stop.wait(_COUNT_S):
         try:
-            if len(os.listdir(_OWN_FILES)) <= bounds.per_address:
+            if len(os.listdir(_OWN_FILES)) < most:
                 continue
         except OSError as error:  # no file is left to count with; some close by themselves
             refusals.add(0, f"they cannot be counted: {error}")
             continue
         silent_ms = _silent_ms(port, {_client_of(peer) for peer in peers()})
-        ended = set[Client]()
-        by_source = defaultdict[str, list[Client]](list)
-        for client in sorted(silent_ms, key=silent_ms.__getitem__, reverse=True):
-            by_source[source_of(client[0])].append(client)
-        for source, clients in by_source.items():
-            if excess := clients[: max(0, len(clients) - bounds.per_address)]:
-                ended.update(excess)
-                refusals.add(len(excess), address_reason(source, bounds))
-        if len(silent_ms) - len(ended) >= bounds.per_port:
-            silent = [client for client, ms in silent_ms.items() if ms >= _SILENT_MS and client not in ended]
-            longest = sorted(silent, key=silent_ms.__getitem__, reverse=True)[: ceil(_ROOM * bounds.per_port)]
-            ended.update(longest)
-            refusals.add(len(longest), port_reason(bounds))
-        if ended:
-            _end_connections_of(port, ended)
+        if len(silent_ms) >= most:
+            silent = [client for client, ms in silent_ms.items() if ms >= _SILENT_MS]
+            longest = sorted(silent, key=silent_ms.__getitem__, reverse=True)[: ceil(_ROOM * most)]
+            refusals.add(len(longest), refusal_reason(most))
+            _end_connections_of(port, longest)
 
 
 def _silent_ms(port: int, busy: Collection[Client]) -> dict[Client, int]:

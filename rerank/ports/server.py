@@ -19,9 +19,9 @@ from rerank.config import ServiceConfig
 from rerank.engine.engine import Engine
 from rerank.ports.connections import (
     bounded_connections,
-    connection_bounds,
     end_connection_of,
     end_connections,
+    max_connections,
     raise_open_files_limit,
 )
 from rerank.ports.grpc.server import add_services, bind, server_options
@@ -118,13 +118,14 @@ async def running_server(reranker: AsyncReranker) -> AsyncIterator[RunningServer
     """
     config = reranker.config
     async with reranker, AsyncExitStack() as stack:
-        calls = CallsInFlight(config.limits, KeyStore(config.keys) if config.keys else None)
+        keys = KeyStore(config.keys) if config.keys else None
+        calls = CallsInFlight(config.limits, keys, reranker.engine.accounts)
         observed = stack.enter_context(telemetry(reranker, calls))
         server = grpc.aio.server(options=server_options(config), interceptors=observed.interceptors)
         health = await stack.enter_async_context(health_of(reranker))
         port = bind(server, config)
         add_services(server, reranker, calls, observed.on_end, health, partial(end_connection_of, port))
-        stack.enter_context(bounded_connections(port, connection_bounds(config), calls.peers))
+        stack.enter_context(bounded_connections(port, max_connections(config), calls.peers))
         await server.start()
         stack.push_async_callback(server.stop, None)  # if a port below cannot be opened
         address = f"{config.listen.rpartition(':')[0]}:{port}"
@@ -205,8 +206,7 @@ async def serve(config: ServiceConfig, announce: Callable[[str], None]) -> None:
         running = opening.result()
         for line in description(running.address, reranker):
             log.info("%s", line)
-        bounds = connection_bounds(config)
-        log.info("connections: %d of a port, %d of one address", bounds.per_port, bounds.per_address)
+        log.info("connections: %d of a port", max_connections(config))
         if running.http_address:
             log.info("HTTP at %s://%s", "http" if config.tls is None else "https", running.http_address)
         if running.metrics_address:

@@ -16,8 +16,9 @@ import torch
 from rerank.config import ServiceConfig
 from rerank.config.hub_models import download_models
 from rerank.config.models import needs_sparse
+from rerank.engine.accounts import CallerShare
 from rerank.engine.engine import Engine, timeout_at
-from rerank.engine.request import CallerShare, Request
+from rerank.engine.request import Request
 from rerank.engine.worker import SharedWorker
 from rerank.errors import CheckpointError, DeadlineExceeded, InvalidRequest, NotConfigured
 from rerank.models.encoder import Encoder
@@ -150,17 +151,18 @@ class AsyncReranker:
         candidates: Iterable[CandidateLike],
         options: RankOptions,
         deadline_s: float = math.inf,
-        share: CallerShare = CallerShare(),  # noqa: B008  (frozen)
+        share: CallerShare | None = None,
     ) -> Ranking:
         """Reranks the candidates.
 
         Args:
             candidates: in a form of CandidateLike; in first-stage order, best first, unless `options.ordered` is false.
             deadline_s: on the event loop's clock; infinite for none.
-            share: the caller's share of the engine.
+            share: what the call has of what callers share; None: nothing yet, and no caller with a name.
 
         Raises: InvalidRequest for a candidate of another form; RerankError, see ModelRegistry.resolve and Engine.run.
         """
+        share = share or CallerShare()
         query, passages = await self._from_index(Query.of(query), candidates)  # before a model is loaded
         ready = self._lazy.ready(options, query.instruction, self.config.first_stage_weight, deadline_s)
         async with ready as stages:
@@ -175,7 +177,7 @@ class AsyncReranker:
         options: RankOptions,
         deadline_s: float = math.inf,
         feedback: FeedbackSettings | FeedbackMethod | str | None = None,
-        share: CallerShare = CallerShare(),  # noqa: B008  (frozen)
+        share: CallerShare | None = None,
     ) -> SearchResult:
         """Retrieves `depth` candidates from the index and reranks them; with `feedback`, see FeedbackSearch.
 
@@ -192,6 +194,7 @@ class AsyncReranker:
             DeadlineExceeded: the deadline came in the first stage.
             RerankError: as `rerank` raises.
         """
+        share = share or CallerShare()
         query, first_stage = Query.of(query), FirstStage.of("first_stage", first_stage)
         if not options.ordered:
             raise InvalidRequest("ordered", "the first stage of a search gives an ordered list; leave the option out")

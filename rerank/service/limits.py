@@ -7,16 +7,14 @@ import heapq
 import itertools
 import logging
 import time
-from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
-from rerank.access.keys import CallerLimits, KeyStore
+from rerank.access.keys import KeyStore
 from rerank.config import Limits
-from rerank.engine.request import CallerShare
+from rerank.engine.accounts import Accounts, CallerShare, Shared
 from rerank.errors import DeadlineExceeded, Overloaded, RerankError, ShuttingDown
 from rerank.service.call import CallRecord, OnEnd, PortCall
 
@@ -27,19 +25,14 @@ T = TypeVar("T")
 P = ParamSpec("P")
 log = logging.getLogger(__name__)
 
-#: A caller may have this many times as many calls as are free, so that others always find room.
-_SHARE = 3
-#: Calls without a message that may be ending at the same time, because a client that does not read delays their end.
-_MAX_ENDING = 100
 #: Messages up to this size are converted at once and do not count as bytes in flight: `max_calls` bounds them.
 SMALL_MESSAGE = 64 * 1024
-#: Places of messages that are received at the same time, in all and of one connection.
-_PLACES, _PLACES_OF_ONE = 16, 2
+#: Slots of messages that are received at the same time: in all, of those that should be short, and of one connection.
+_SLOTS, SHORT_SLOTS, _SLOTS_OF_ONE = 16, 4, 2
 #: Seconds that messages have to arrive while others wait for a slot.
 _CONTENDED_TRANSFER_S = 0.15
 #: Connections whose conduct is remembered.
 _REMEMBERED = 10_000
-_ANYONE = CallerLimits()
 
 
 class CallInFlight(CallRecord):
@@ -48,11 +41,9 @@ class CallInFlight(CallRecord):
     def __init__(self, port: PortCall, calls: CallsInFlight, method: str) -> None:
         super().__init__(method, port.request_id, port.peer)
         self.port, self._calls = port, calls
-        #: Counts its slot: the name of its key, or else its connection.
-        self.caller = port.peer
-        #: What its key may do.
-        self.limits = _ANYONE
-        #: Bytes of its message, then of its answer.
+        #: What it has of what all share: of the account of its key, or else of its connection.
+        self.share = CallerShare(port.peer, give_way=self._give_way)
+        #: Bytes of its message.
         self.size = 0
         #: The time limit of its message while that is awaited, and of the block that ranks.
         self.arrival: asyncio.Timeout | None = None
@@ -67,21 +58,28 @@ class CallInFlight(CallRecord):
             `PortCall.read` raises.
         """
         calls, limit_s = self._calls, self._calls.limits.max_transfer_s
+        self._check_deadline()  # before gRPC receives what nobody waits for any more
+        self.share.is_idle = True
         try:
             async with asyncio.timeout(limit_s) as self.arrival:
                 message = await self.port.read(calls.slots.slot(self.peer, self.arrival, limit_s))
         except TimeoutError as error:
-            if calls.is_drained:
-                raise _shutting_down() from error
-            raise _overloaded("max_transfer_s", "the request did not arrive in time; send it faster") from error
+            if calls.is_drained or self.share.ended_by is not None:
+                raise self.share.ended_by or _shutting_down() from error
+            problem = "the request did not arrive in time; send it faster; retry in 1 s"
+            raise Overloaded(problem, 1.0, {"exceeded": "max_transfer_s"}) from error
         finally:
-            self.arrival = None
-        if self.port.deadline_s <= _now():
-            raise DeadlineExceeded("the deadline passed while the request arrived; allow more time")
+            self.arrival, self.share.is_idle = None, False
+        self._check_deadline()
         if len(message) > SMALL_MESSAGE:
             await asyncio.sleep(0)  # copying 16 MB took some ms, and so does parsing: others are served in between
-        calls.hold(self, len(message))
+        calls.hold(self.share, len(message))
+        self.size = len(message)
         return message
+
+    def _check_deadline(self) -> None:
+        if self.port.deadline_s <= _now():
+            raise DeadlineExceeded("the deadline passed while the request arrived; allow more time")
 
     async def convert(self, reranker: AsyncReranker, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Calls a function: off the event loop if the message is large."""
@@ -91,22 +89,21 @@ class CallInFlight(CallRecord):
 
     @asynccontextmanager
     async def answering(self) -> AsyncIterator[tuple[float, CallerShare]]:
-        """Runs a block that ranks, and that the drain may end. Raises: ShuttingDown.
+        """Runs a block that ranks. Raises: ShuttingDown in the drain; Overloaded if it gives way to another caller.
 
         Yields:
             The earlier of the caller's deadline and the service's, on the event loop's clock; and the share of the
             engine.
         """
         calls = self._calls
-        share = CallerShare(self.caller, partial(calls.queueing, self)) if self.key else CallerShare(self.caller)
-        self.ranks = timeout = asyncio.timeout(0 if calls.is_drained else None)
+        self.ranks = timeout = asyncio.timeout(0 if calls.is_drained or self.share.ended_by else None)
         try:
             async with timeout:
-                yield min(self.port.deadline_s, _now() + calls.limits.max_request_s), share
+                yield min(self.port.deadline_s, _now() + calls.limits.max_request_s), self.share
         except TimeoutError as error:
             if not timeout.expired():
                 raise
-            raise _shutting_down() from error
+            raise self.share.ended_by or _shutting_down() from error
         finally:
             self.ranks = None
 
@@ -115,10 +112,21 @@ class CallInFlight(CallRecord):
 
         Raises: Overloaded.
         """
-        self._calls.hold(self, len(body))
+        self._calls.hold(self.share, len(body))
+        self.share.is_idle = True
         later = asyncio.get_running_loop().call_later
         self.unread = later(self._calls.limits.max_transfer_s, self._calls.end_unread, self)
         return body
+
+    def _give_way(self) -> None:
+        """Ends the call: with the error of its share, or with its connection if that would not be read either."""
+        for timeout in (self.arrival, self.ranks):
+            if timeout is not None:
+                if not timeout.expired():
+                    timeout.reschedule(0)
+                return
+        if self.share.is_idle:
+            self._calls.hang_up(self)
 
 
 class CallsInFlight:
@@ -127,6 +135,8 @@ class CallsInFlight:
     Args:
         limits: limits on all calls together.
         keys: the callers, if a call needs a key.
+        accounts: what the callers have of what they share; None: nothing yet.
+        slots: the messages that are received at the same time.
 
     Attributes:
         limits: those in force.
@@ -135,19 +145,18 @@ class CallsInFlight:
         slots: of messages that are received.
     """
 
-    def __init__(self, limits: Limits, keys: KeyStore | None = None) -> None:
-        self.limits = limits
+    def __init__(
+        self, limits: Limits, keys: KeyStore | None = None, accounts: Accounts | None = None, slots: int = _SLOTS
+    ) -> None:
+        self.limits, self.accounts = limits, accounts or Accounts({})
+        self.accounts.limits |= {Shared.CALLS: limits.max_calls, Shared.BYTES: limits.max_bytes_in_flight}
         self.is_shutting_down = self.is_drained = False
         self._keys = keys
         #: In the order of their arrival.
         self._calls: dict[PortCall, CallInFlight] = {}
-        self._ending: set[CallInFlight] = set()
-        #: By the caller of calls, and by the name of the key.
-        self._calls_of, self._tokens_of = Counter[str](), defaultdict[str, float](float)
-        self._bytes = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self.slots = _ReceivingSlots()
+        self.slots = _ReceivingSlots(slots)
 
     def of_streams(self, number: int) -> CallsInFlight:
         """Another count, of streams, with room for this number of them and with the same slots for messages."""
@@ -167,7 +176,7 @@ class CallsInFlight:
     def enter(self, port: PortCall, method: str, on_end: OnEnd | None = None) -> Iterator[CallInFlight]:
         """Counts a call as in flight until `leave`. In the block, it is answered.
 
-        If there is no room, the call ends that waits for its message for longest.
+        If there is no room, a call of the caller that has the most gives way.
 
         Args:
             port: the call.
@@ -179,13 +188,15 @@ class CallsInFlight:
         start_s, call = time.perf_counter(), CallInFlight(port, self, method)
         try:
             if self._keys is not None:
-                call.limits = key = self._keys.authenticate(port.authorization)
-                call.key = call.caller = key.name
+                key = self._keys.authenticate(port.authorization)
+                call.key = call.share.name = key.name
+                quotas = {Shared.CALLS: key.max_calls, Shared.TOKENS: key.max_queue_tokens}
+                call.share.quotas = {kind: most for kind, most in quotas.items() if most is not None}
             if self.is_shutting_down:
                 raise ShuttingDown("the service is shutting down; send the request to another replica")
-            self._make_room(call)
+            self.accounts.check_quota(call.share, Shared.CALLS, 1)
+            self.accounts.take(call.share, Shared.CALLS, 1)
             self._calls[port] = call
-            self._calls_of[call.caller] += 1
             self._idle.clear()
             yield call
         except asyncio.CancelledError:
@@ -201,63 +212,33 @@ class CallsInFlight:
             if on_end is not None:
                 on_end(call)
 
-    def _make_room(self, new: CallInFlight) -> None:
-        """Ends a call that waits for its message if there is no room for another one. Raises: Overloaded."""
-        calls, own, limit = len(self._calls) - len(self._ending), self._calls_of[new.caller], self.limits.max_calls
-        if new.limits.max_calls is not None and own >= new.limits.max_calls:
-            raise _key_overloaded(new, "max_calls", f"{own} calls of key {new.key} are in flight, the most it may have")
-        is_full = calls >= limit
-        if not is_full and own <= _SHARE * (limit - calls):
-            return
-        for call in self._calls.values() if len(self._ending) < _MAX_ENDING else ():
-            arrival, may_end = call.arrival, (is_full or call.caller == new.caller) and call not in self._ending
-            if may_end and arrival is not None and not arrival.expired():
-                self._ending.add(call)
-                arrival.reschedule(0)
-                return
-        raise _overloaded("max_calls", f"{calls} calls are in flight, {own} of them yours, the most that may be")
-
-    @contextmanager
-    def queueing(self, call: CallInFlight, tokens: float) -> Iterator[None]:
-        """Reserves tokens of the quota of a call's key during the block. Raises: Overloaded."""
-        key, queued, limit = call.key, self._tokens_of[call.key], call.limits.max_queue_tokens
-        if limit is not None and queued and queued + tokens > limit:
-            problem = f"{queued:.0f} tokens of key {key} are in work; {tokens:.0f} more exceed its limit of {limit}"
-            raise _key_overloaded(call, "max_queue_tokens", problem, queued_tokens=f"{queued:.0f}")
-        self._tokens_of[key] += tokens
-        try:
-            yield
-        finally:
-            self._tokens_of[key] -= tokens
-
-    def hold(self, call: CallInFlight, size: int) -> None:
+    def hold(self, share: CallerShare, size: int) -> None:
         """Reserves bytes in flight; the reply's size replaces the request's. Raises: Overloaded."""
-        limit, others = self.limits.max_bytes_in_flight, self._bytes - call.size
-        if others and others + size > limit and size > SMALL_MESSAGE:
-            raise _overloaded("max_bytes_in_flight", f"{others} bytes in flight + {size} exceed the limit of {limit}")
-        call.size, self._bytes = size, others + size
+        self.accounts.give(share, Shared.BYTES)
+        if size > SMALL_MESSAGE:
+            self.accounts.take(share, Shared.BYTES, size)
 
     def leave(self, port: PortCall) -> None:
         """Ends a call when its client has the answer or is gone; does nothing if the call never was in flight."""
         call = self._calls.pop(port, None)
         if call is None:
             return
-        self._ending.discard(call)
-        self._calls_of[call.caller] -= 1
-        if not self._calls_of[call.caller]:
-            del self._calls_of[call.caller]
-        self._bytes -= call.size
+        self.accounts.leave(call.share)
         if call.unread is not None:
             call.unread.cancel()
         if not self._calls:
             self._idle.set()
 
     def end_unread(self, call: CallInFlight) -> None:
+        """Ends a connection whose client did not read an answer in time."""
+        log.warning("%s did not read an answer within %g s: its connection ends", call.peer, self.limits.max_transfer_s)
+        self.hang_up(call)
+
+    def hang_up(self, call: CallInFlight) -> None:
         """Ends a connection once, although several of its answers may be late together."""
         for other in self._calls.values():
             if other.peer == call.peer and other.unread is not None:
                 other.unread.cancel()
-        log.warning("%s did not read an answer within %g s: its connection ends", call.peer, self.limits.max_transfer_s)
         call.port.hang_up()
 
     async def wait_until_idle(self) -> None:
@@ -284,16 +265,6 @@ class CallsInFlight:
                     timeout.reschedule(0)
 
 
-def _overloaded(exceeded: str, problem: str, **details: str) -> Overloaded:
-    """The error of a call that exceeds the limit of this name."""
-    return Overloaded(f"{problem}; retry in 1 s", 1.0, {"exceeded": exceeded, **details})
-
-
-def _key_overloaded(call: CallInFlight, limit: str, problem: str, **details: str) -> Overloaded:
-    """The error of a call that exceeds the limit of this name of its key."""
-    return _overloaded(f"{limit} of the key", problem, key=call.key, limit=str(getattr(call.limits, limit)), **details)
-
-
 def _shutting_down() -> ShuttingDown:
     return ShuttingDown("the service is shutting down before it can answer; send the request to another replica")
 
@@ -305,8 +276,8 @@ class _ReceivingSlots:
     hold up only each other.
     """
 
-    def __init__(self) -> None:
-        self._free = _PLACES
+    def __init__(self, number: int) -> None:
+        self._free = number
         self._of_one: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         #: Rank, number and turn of the messages that wait, as a heap.
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
@@ -324,7 +295,7 @@ class _ReceivingSlots:
             arrival: ends the block; it is set to the time that the message may take.
             seconds: how long it may take if nobody waits for a slot.
         """
-        async with self._of_one.setdefault(peer, asyncio.Semaphore(_PLACES_OF_ONE)):
+        async with self._of_one.setdefault(peer, asyncio.Semaphore(_SLOTS_OF_ONE)):
             if self._free:
                 self._free -= 1
             else:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from rerank.config import Limits
-from rerank.engine.request import CallerShare
+from rerank.engine.accounts import CallerShare
 from rerank.errors import InvalidRequest, too_many
 from rerank.names import DEFAULT_FIRST_STAGE
 from rerank.types import CONTROL, FeedbackSettings, FirstStage, Passage, Query, Ranking, RankOptions, is_valid_doc_id

@@ -107,6 +107,7 @@ async def tiny_windows(target: Target) -> Counter[str]:
 async def one_large_request(target: Target) -> Counter[str]:
     """One call of 1,000 passages of 4,000 characters to FIRST in windows of 4 with a stride of 1: 7.7M tokens."""
     strategy = pb.Strategy(kind="STRATEGY_KIND_SLIDING", window_size=4, stride=1)
+    await target.rerank(_request("first", 2, 10), _TIMEOUT_S)  # which loads the model
     return Counter([await target.rerank(_request("first", 1000, 4000, strategy=strategy), LENGTH_S)])
 
 

@@ -188,7 +188,8 @@ class Replica:
         await self.check_health()
         stack = AsyncExitStack()  # ends with the process
         await stack.enter_async_context(self._reranker)
-        calls = CallsInFlight(config.limits, KeyStore(config.keys) if config.keys else None)
+        keys = KeyStore(config.keys) if config.keys else None
+        calls = CallsInFlight(config.limits, keys, self._reranker.engine.accounts)
         checks = CallsInFlight(config.limits)
         observed = stack.enter_context(telemetry(self._reranker, calls))
         if observed.metrics is not None:

@@ -49,7 +49,7 @@ Handler: TypeAlias = Any
 HangUp: TypeAlias = Callable[[str], None]
 #: Answers a call with the bytes of a message. Raises: RerankError; CancelledError, the client has hung up.
 MessageMethod: TypeAlias = Callable[[PortCall], Awaitable[bytes]]
-#: Watches of the health and streams of reflection that may be open; one connection may have three quarters of them.
+#: Watches of the health and streams of reflection that may be open.
 _WATCHES, _REFLECTIONS = 512, 16
 #: Answers of reflection that are kept: one about a file takes a millisecond of the event loop.
 _KEPT_ANSWERS = 1024
@@ -268,7 +268,7 @@ async def _handle_stream(
     try:
         with calls.enter(port, name) as call:
             async for answer in answers(port.messages(call)):
-                unread = later(calls.limits.max_transfer_s, port.hang_up)
+                unread, call.share.is_idle = later(calls.limits.max_transfer_s, port.hang_up), True
                 try:
                     yield answer
                 finally:

@@ -12,12 +12,12 @@ from rerank.access.tls import server_credentials
 from rerank.config import ServiceConfig
 from rerank.errors import ConfigError
 from rerank.names import SERVICE
-from rerank.ports.connections import HANDSHAKE_S, connection_bounds
+from rerank.ports.connections import HANDSHAKE_S, max_connections
 from rerank.ports.grpc.handlers import RerankMethods, health_methods, reflection_handler, unary_handlers, watch_handler
 from rerank.ports.health import Health
 from rerank.reranking.reranker import AsyncReranker
 from rerank.service.call import OnEnd
-from rerank.service.limits import CallsInFlight
+from rerank.service.limits import SHORT_SLOTS, CallsInFlight
 
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
 _MAX_PORT = 65_535
@@ -51,7 +51,7 @@ def server_options(config: ServiceConfig) -> list[tuple[str, int]]:
         ("grpc.http2.min_ping_interval_without_data_ms", _ms(_PING_INTERVAL_S)),
         ("grpc.http2.bdp_probe", 0),  # otherwise calls whose turn to send has not come send megabytes
         ("grpc.server_handshake_timeout_ms", _ms(HANDSHAKE_S)),
-        ("grpc.max_allowed_incoming_connections", connection_bounds(config).per_port),
+        ("grpc.max_allowed_incoming_connections", max_connections(config)),
         ("grpc.max_concurrent_streams", _MAX_STREAMS),
         ("grpc.server.max_pending_requests", _MAX_PENDING),
         ("grpc.server.max_pending_requests_hard_limit", _MAX_PENDING),
@@ -106,12 +106,13 @@ def add_services(
     config = reranker.config
     methods = RerankMethods(reranker, calls, on_end)
     server.add_registered_method_handlers(SERVICE, unary_handlers(methods.by_name, calls, hang_up))
-    checks = CallsInFlight(config.limits)  # apart from the others, and without keys
+    # Apart from the others, and without keys. gRPC receives a message before its size is known, so few at a time.
+    checks = CallsInFlight(config.limits, slots=SHORT_SLOTS)
     handlers = unary_handlers(health_methods(health, checks), checks, hang_up) | {
         "Watch": watch_handler(health, checks, hang_up)
     }
     server.add_registered_method_handlers(_HEALTH.full_name, handlers)
     if config.keys is None:
         described = (SERVICE, _HEALTH.full_name, REFLECTION)
-        handler = reflection_handler(described, calls, hang_up)
+        handler = reflection_handler(described, checks, hang_up)
         server.add_registered_method_handlers(REFLECTION, {"ServerReflectionInfo": handler})

@@ -9,7 +9,6 @@ import asyncio
 import errno
 import os
 import socket
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
@@ -17,7 +16,7 @@ from typing import Any, TypeAlias
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from rerank.ports.connections import ConnectionBounds, address_reason, port_reason, source_of
+from rerank.ports.connections import refusal_reason
 from rerank.telemetry.logs import RateLimitedLog
 
 #: This many connections may wait until asyncio accepts them, which takes a part of them at a time.
@@ -32,20 +31,19 @@ BadRequest: TypeAlias = Callable[[str], bytes]
 
 
 class BoundedListener(socket.socket):
-    """A listening socket whose `accept` keeps the number of connections within the bounds.
+    """A listening socket whose `accept` keeps the number of connections within a bound.
 
     A connection waits for a request until `begin_request`, and again after `expect_request`.
 
     Args:
         family, kind, protocol: see `socket.socket`.
-        bounds: the most connections at the same time.
+        most: the most connections at the same time.
     """
 
-    def __init__(self, family: int, kind: int, protocol: int, bounds: ConnectionBounds) -> None:
+    def __init__(self, family: int, kind: int, protocol: int, most: int) -> None:
         super().__init__(family, kind, protocol)
-        self._bounds = bounds
+        self._most = most
         self._open: dict[int, _TrackedSocket] = {}
-        self._of_source: Counter[str] = Counter()
         #: Files of the connections that wait for a request; the one that waits for longest is first.
         self._waiting: dict[int, None] = {}
         self._spare = open(os.devnull)  # noqa: SIM115  (its file takes the connection that is refused for want of one)
@@ -69,14 +67,10 @@ class BoundedListener(socket.socket):
                 raise
             self._refuse_without_file()
             raise ConnectionAbortedError(str(error)) from error
-        source = source_of(address[0])
-        if self._of_source[source] >= self._bounds.per_address:
-            self._make_room(connection, source, address_reason(source, self._bounds))
-        elif len(self._open) >= self._bounds.per_port:
-            self._make_room(connection, "", port_reason(self._bounds))
-        accepted = _TrackedSocket(connection, source, self)
+        if len(self._open) >= self._most:
+            self._make_room(connection)
+        accepted = _TrackedSocket(connection, self)
         self._open[accepted.fileno()] = accepted
-        self._of_source[source] += 1
         self.expect_request(accepted.fileno())
         return accepted, address
 
@@ -91,12 +85,9 @@ class BoundedListener(socket.socket):
             self._waiting[file] = None
 
     def leave(self, file: int) -> None:
-        """Notes that the connection with this file descriptor closes, and counts it no longer."""
-        if left := self._open.pop(file, None):
-            self.begin_request(file)
-            self._of_source[left.source] -= 1
-            if not self._of_source[left.source]:
-                del self._of_source[left.source]
+        """Notes that the connection with this file descriptor closes; no more of it is counted."""
+        self._open.pop(file, None)
+        self.begin_request(file)
 
     def _refuse_without_file(self) -> None:
         """Ends the next connection, which asyncio would ask for again and again, with a traceback each time."""
@@ -111,11 +102,11 @@ class BoundedListener(socket.socket):
         self._spare.close()
         super().close()
 
-    def _make_room(self, new: socket.socket, source: str, reason: str) -> None:
-        """Ends the connection that waits for longest, of this source or of any. Raises: ConnectionAbortedError."""
+    def _make_room(self, new: socket.socket) -> None:
+        """Ends the connection that waits for longest. Raises: ConnectionAbortedError."""
+        reason = refusal_reason(self._most)
         self._refusals.add(1, reason)
-        waiting = (file for file in self._waiting if source in ("", self._open[file].source))
-        longest = next(waiting, None)
+        longest = next(iter(self._waiting), None)
         if longest is None:
             new.close()
             raise ConnectionAbortedError(reason)
@@ -128,9 +119,9 @@ class BoundedListener(socket.socket):
 class _TrackedSocket(socket.socket):
     """A connection that tells its listener when it closes."""
 
-    def __init__(self, accepted: socket.socket, source: str, listener: BoundedListener) -> None:
+    def __init__(self, accepted: socket.socket, listener: BoundedListener) -> None:
         super().__init__(fileno=accepted.detach())
-        self.source, self._listener = source, listener
+        self._listener = listener
 
     def close(self) -> None:
         self._listener.leave(self.fileno())  # before the next connection can have the number of its file

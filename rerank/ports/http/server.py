@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from rerank.access.addresses import bound_sockets
 from rerank.access.tls import server_context
 from rerank.config import ServiceConfig, TLSConfig
-from rerank.ports.connections import connection_bounds
+from rerank.ports.connections import max_connections
 from rerank.ports.http.apis.table import APIs, error_in_all, rerank_apis
 from rerank.ports.http.app import create_app
 from rerank.ports.http.connections import BadRequest, BoundedListener, BoundedProtocol
@@ -94,7 +94,7 @@ async def serving(
     Raises:
         ConfigError: the address cannot be bound, or a file of the TLS settings cannot be used.
     """
-    new = partial(BoundedListener, bounds=connection_bounds(config))
+    new = partial(BoundedListener, most=max_connections(config))
     listening = bound_sockets(listen, option, new)  # asyncio sets TCP_NODELAY if it knows the protocol
     port = listening[0].getsockname()[1]
     settings = uvicorn.Config(

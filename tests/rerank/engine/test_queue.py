@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rerank.engine.accounts import CallerShare
 from rerank.engine.queue import FairQueue
-from rerank.engine.request import CallerShare, ModelPhase, Phase, Request
+from rerank.engine.request import ModelPhase, Phase, Request
 from rerank.types import Query
 
 MODEL = ModelPhase(Phase.RANK, "model")

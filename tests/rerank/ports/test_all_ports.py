@@ -280,7 +280,7 @@ def test_path_of_a_model_is_not_a_name(encoder: Encoder, path: Path, send: Send)
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        (CallerLimits(max_calls=1), "1 calls of key few are in flight"),
+        (CallerLimits(max_calls=1), "key few has 1 calls in flight"),
         (CallerLimits(max_queue_tokens=100), "its limit of 100"),
     ],
     ids=["calls", "tokens"],

@@ -1,4 +1,4 @@
-"""Thousands of silent connections: each port and each address has its bound, and neither files nor the log run full."""
+"""Thousands of silent connections: each port has its bound, and neither files nor the log run full."""
 
 from __future__ import annotations
 
@@ -13,28 +13,24 @@ import pytest
 from rerank.config import ServiceConfig
 from rerank.models.encoder import Encoder
 from rerank.ports import connections as connections_module
-from rerank.ports.connections import ConnectionBounds, source_of
-from rerank.rankers.identity import IdentityRanker
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import HeldRanker
 from tests.http_client import http_service
-from tests.serving import TIMEOUT_S, numbered_candidates, reranker_of, serving, wait_for
+from tests.serving import TIMEOUT_S, numbered_candidates, reranker_of, serving
 
 PREFACE_AND_SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000 04 00 00000000")
 REQUEST = pb.RerankRequest(query="q", candidates=numbered_candidates([1, 2]))
-#: An address of this machine that is not the attacker's.
-OTHER_ADDRESS = "127.0.0.2"
 
 
 @contextmanager
-def connections(number: int, port: int, sent: bytes = b"", source: str = "127.0.0.1") -> Iterator[list[socket.socket]]:
+def connections(number: int, port: int, sent: bytes = b"") -> Iterator[list[socket.socket]]:
     """Connections that send this much and then nothing."""
     with ExitStack() as stack:
         opened = []
         for _ in range(number):
             try:
-                opened.append(socket.create_connection(("127.0.0.1", port), TIMEOUT_S, source_address=(source, 0)))
+                opened.append(socket.create_connection(("127.0.0.1", port), TIMEOUT_S))
                 stack.enter_context(opened[-1])
                 opened[-1].sendall(sent)
             except OSError:  # refused
@@ -56,34 +52,10 @@ def number_open(opened: list[socket.socket]) -> int:
     return open_
 
 
-def is_served(port: int, source: str) -> bool:
-    """True if a new HTTP/2 connection from an address gets the server's SETTINGS."""
-    with connections(1, port, PREFACE_AND_SETTINGS, source) as (connection,):
-        return connection.recv(9)[3:4] == b"\x04"
-
-
-def bound(monkeypatch: pytest.MonkeyPatch, per_port: int, part: float) -> None:
-    monkeypatch.setattr(connections_module, "_MAX_CONNECTIONS", per_port)
-    monkeypatch.setattr(connections_module, "_PART_OF_ONE_ADDRESS", part)
-
-
-def test_one_address_has_its_part_of_the_grpc_port(
-    encoder: Encoder, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bound(monkeypatch, 30, 1 / 3)
-    with serving(reranker_of(encoder, {"identity": IdentityRanker()})) as served:
-        port = int(served.address.rpartition(":")[2])
-        with connections(25, port, PREFACE_AND_SETTINGS) as opened:
-            wait_for(lambda: number_open(opened) == 10)
-            assert is_served(port, OTHER_ADDRESS)
-    assert "gRPC port: " in caplog.text
-    assert "127.0.0.1 has 10, the most of one address" in caplog.text
-
-
 def test_full_grpc_port_ends_the_connections_that_are_silent_for_longest(
     encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bound(monkeypatch, 10, 1)
+    monkeypatch.setattr(connections_module, "_MAX_CONNECTIONS", 10)
     ranker = HeldRanker()
     with (
         serving(reranker_of(encoder, {"held": ranker})) as served,
@@ -103,7 +75,7 @@ def test_full_grpc_port_ends_the_connections_that_are_silent_for_longest(
 
 def test_full_http_port_answers_beside_silent_connections(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest of them end for a new connection, also of the same address."""
-    bound(monkeypatch, 10, 1)
+    monkeypatch.setattr(connections_module, "_MAX_CONNECTIONS", 10)
     with http_service(encoder) as (_, client), connections(50, client.host_and_port[1]) as opened:
         for _ in range(5):
             assert client.get("/health").status == 200
@@ -112,29 +84,11 @@ def test_full_http_port_answers_beside_silent_connections(encoder: Encoder, monk
 
 @pytest.mark.parametrize(
     ("soft", "http", "expected"),
-    [
-        (20_000, "127.0.0.1:0", (8000, 4000)),
-        (1024, "127.0.0.1:0", (384, 192)),
-        (1024, None, (768, 384)),
-        (100, None, (16, 8)),
-    ],
+    [(20_000, "127.0.0.1:0", 8000), (1024, "127.0.0.1:0", 384), (1024, None, 768), (100, None, 16)],
 )
 def test_bounds_are_below_the_number_of_open_files(
-    monkeypatch: pytest.MonkeyPatch, soft: int, http: str | None, expected: tuple[int, int]
+    monkeypatch: pytest.MonkeyPatch, soft: int, http: str | None, expected: int
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
     config = ServiceConfig.model_validate({"http": http})
-    assert connections_module.connection_bounds(config) == ConnectionBounds(*expected)
-
-
-@pytest.mark.parametrize(
-    ("host", "source"),
-    [
-        ("10.1.2.3", "10.1.2.3"),
-        ("::ffff:10.1.2.3", "10.1.2.3"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-        ("fe80::1%eth0", "fe80::/64"),
-    ],
-)
-def test_source_of_a_connection_is_what_one_client_has(host: str, source: str) -> None:
-    assert source_of(host) == source
+    assert connections_module.max_connections(config) == expected

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rerank.config import HttpConfig, TelemetryConfig
-from rerank.engine.request import CallerShare
+from rerank.engine.accounts import CallerShare, Shared
 from rerank.models.encoder import Encoder
 from rerank.models.vector_cache import VectorCache
 from rerank.rankers.pe_rank import PERankRanker
@@ -56,15 +56,18 @@ def test_metrics_count_the_hits(served: tuple[Served, HttpClient]) -> None:
     assert f'rerank_text_vectors_total{{result="miss"}} {len(TEXTS)}.0' in lines
 
 
-async def test_known_vectors_are_not_expected_work(checkpoint: Path, encoder: Encoder) -> None:
-    expected = list[float]()
+async def test_known_vectors_are_not_expected_work(
+    checkpoint: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = list[int]()
 
-    def queueing(tokens: float) -> AbstractContextManager[None]:
-        expected.append(tokens)
+    def taken(share: CallerShare, kind: Shared, amount: int, retry_s: object) -> AbstractContextManager[None]:
+        expected.append(amount)
         return nullcontext()
 
     async with make_reranker(checkpoint, with_cache(encoder, 1_000_000)) as reranker:
+        monkeypatch.setattr(reranker.engine.accounts, "taken", taken)
         for _ in range(2):
-            await reranker.rerank(QUERY, TEXTS, RankOptions(), share=CallerShare("c", queueing))
+            await reranker.rerank(QUERY, TEXTS, RankOptions())
     new, known = expected
     assert known < new - 10 * len(TEXTS)

@@ -100,7 +100,7 @@ class Service:
 def failing(request: pytest.FixtureRequest, encoder: Encoder, index: Index) -> Iterator[tuple[Service, Failure]]:
     """A service over `index` with one failure."""
     limits = {"max_request_s": 0.5} if request.param == "late" else {}
-    engine = {"max_queue_tokens": 150, "max_batch_tokens": 512}
+    engine = {"max_queue_tokens": 20, "max_batch_tokens": 512}
     settings = {"limits": limits, "engine": engine, "telemetry": TelemetryConfig(metrics="127.0.0.1:0")}
     ranker = ranker_that_is(request.param)
     with (
@@ -111,7 +111,8 @@ def failing(request: pytest.FixtureRequest, encoder: Encoder, index: Index) -> I
         patch.setattr("rerank.types.ANSWER_MARGIN_S", 0.3)
         service = Service(served, http, RerankServiceStub(channel))
         if request.param == "full":
-            running = service.stub.Rerank.future(pb.RerankRequest(**FIELDS), timeout=1000)
+            small = {"query": "q", "candidates": FIELDS["candidates"][:2]}  # it does not give way to larger requests
+            running = service.stub.Rerank.future(pb.RerankRequest(**small), timeout=1000)
             assert ranker.entered.wait(TIMEOUT_S), running
         try:
             yield service, FAILURES[request.param]

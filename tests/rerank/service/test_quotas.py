@@ -1,4 +1,4 @@
-"""Quotas of tokens and bytes, and slots of messages, without a service around them."""
+"""Calls that give way, bytes in flight, and places of messages, without a service around them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 
-from rerank.access.keys import CallerLimits
 from rerank.config import Limits
-from rerank.errors import Overloaded
-from rerank.service.limits import CallInFlight, CallsInFlight
+from rerank.engine.accounts import Shared
+from rerank.errors import DeadlineExceeded, Overloaded
+from rerank.service.limits import SMALL_MESSAGE, CallInFlight, CallsInFlight
 
 #: Bytes of a message that is not small.
 LARGE = 1 << 20
@@ -24,6 +24,7 @@ class Port:
     def __init__(self, connection: int = 1) -> None:
         self.peer, self.request_id, self.deadline_s = f"ipv4:127.0.0.1:{connection}", "r", math.inf
         self.authorization: str | None = None
+        self.hung_up = False
 
     async def read(self, slot: AbstractAsyncContextManager[None]) -> bytes:
         async with slot:
@@ -31,39 +32,60 @@ class Port:
         return b""
 
     def hang_up(self) -> None:
-        pass
+        self.hung_up = True
 
 
-def call_of_key(calls: CallsInFlight, most: int) -> CallInFlight:
-    call = CallInFlight(Port(), calls, "Rerank")
-    call.key, call.limits = "mine", CallerLimits(max_queue_tokens=most)
-    return call
-
-
-async def test_request_above_its_quota_runs_alone_and_frees_the_quota_when_it_ends() -> None:
-    calls = CallsInFlight(Limits())
-    call = call_of_key(calls, 100)
-
-    def add(tokens: float) -> None:
-        with calls.queueing(call, tokens):
-            pass
-
-    for _ in range(2):
-        with calls.queueing(call, 500), pytest.raises(Overloaded, match="500 tokens of key mine are in work; 1 more"):
-            add(1)
-    with calls.queueing(call, 60):
-        add(40)
-        with pytest.raises(Overloaded, match="60 tokens of key mine are in work; 41 more exceed its limit of 100"):
-            add(41)
-
-
-async def test_message_above_the_bytes_in_flight_is_read_alone() -> None:
+async def test_answer_replaces_the_bytes_of_its_request() -> None:
     calls = CallsInFlight(Limits(max_bytes_in_flight=1000))
-    first, second = (CallInFlight(Port(number), calls, "Rerank") for number in (1, 2))
+    first, second = (CallInFlight(Port(number), calls, "Rerank").share for number in (1, 2))
     calls.hold(first, LARGE)
-    with pytest.raises(Overloaded, match=f"{LARGE} bytes in flight \\+ {LARGE} exceed the limit of 1000"):
-        calls.hold(second, LARGE)
-    calls.hold(first, LARGE)  # its reply replaces its request
+    with pytest.raises(Overloaded, match=f"{LARGE} bytes in flight, 0 of them yours; {LARGE + 1} more exceed"):
+        calls.hold(second, LARGE + 1)
+    calls.hold(first, LARGE)
+    calls.hold(second, SMALL_MESSAGE)
+    assert calls.accounts.held_by(first.name, Shared.BYTES) == LARGE
+    calls.hold(first, SMALL_MESSAGE)
+    calls.hold(second, LARGE)
+
+
+async def test_message_is_not_read_after_its_deadline() -> None:
+    calls, late = CallsInFlight(Limits()), Port(1)
+    late.deadline_s = 0.0
+    with calls.enter(late, "Rerank") as call, pytest.raises(DeadlineExceeded, match="while the request arrived"):
+        await asyncio.wait_for(call.receive(), 1)
+
+
+async def test_unread_answer_gives_way_with_its_connection() -> None:
+    calls, slow = CallsInFlight(Limits(max_calls=1)), Port(1)
+    with calls.enter(slow, "Rerank") as call:
+        call.reply(b"answer")
+    with calls.enter(Port(2), "Rerank"):
+        assert slow.hung_up
+    assert call.unread is not None
+    assert call.unread.cancelled()
+    calls.leave(slow)
+    assert calls.accounts.held_by(slow.peer, Shared.CALLS) == 0
+
+
+async def test_call_that_ranks_gives_way_with_an_error() -> None:
+    """Its caller has two of two calls, and another one asks."""
+    calls = CallsInFlight(Limits(max_calls=2))
+    with calls.enter(Port(1), "Rerank"), calls.enter(Port(1), "Rerank") as later:
+
+        async def rank() -> None:
+            async with later.answering():
+                await asyncio.sleep(10)
+
+        ranking = asyncio.create_task(rank())
+        await asyncio.sleep(0)
+        with (
+            calls.enter(Port(2), "Rerank"),
+            pytest.raises(Overloaded, match="2 of them yours, the most; the limit is 2"),
+        ):
+            await ranking
+        with pytest.raises(Overloaded, match="the most"):
+            async with later.answering():
+                await asyncio.sleep(10)
 
 
 @asynccontextmanager

@@ -20,10 +20,11 @@ from rerank.ports.grpc import server as grpc_server
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from scripts import http2_frames
-from tests.serving import TIMEOUT_S, Served, held_service, identity_service, numbered_candidates, refusal
+from tests.serving import TIMEOUT_S, Served, held_service, identity_service, numbered_candidates, refusal, wait_for
 
 #: The header of a HEADERS frame of 100 bytes on stream 1, and its first ten bytes.
 HALF_A_FRAME = bytes.fromhex("000064 01 04 00000001") + bytes(10)
+METHOD = "/rerank.v1.RerankService/Rerank"
 REQUEST = pb.RerankRequest(query="q", candidates=numbered_candidates([1, 2]))
 
 
@@ -139,3 +140,20 @@ def test_garbage_health_checks_are_invalid_and_log_no_traceback(
             assert error.code is grpc.StatusCode.INVALID_ARGUMENT
         assert check_health(served.address, PLAIN, TIMEOUT_S) == "SERVING"
     assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_connections_that_do_not_read_their_answers_give_way(
+    encoder: Encoder, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two of them have all the calls that may be in flight, and end for others at once."""
+    content = REQUEST.SerializeToString()
+    calls = [http2_frames.call(stream, METHOD) + http2_frames.message(stream, content) for stream in (1, 3)]
+    with identity_service(encoder, limits={"max_calls": 4}) as (served, _, stub), ExitStack() as stack:
+        connections = [stack.enter_context(connect(served)) for _ in range(2)]
+        for connection in connections:
+            connection.sendall(http2_frames.preface(window=0) + b"".join(calls))
+        served.wait_for_calls(4)
+        wait_for(lambda: all(call.unread for call in served.server.calls._calls.values()))
+        assert len(stub.Rerank(REQUEST, timeout=TIMEOUT_S).results) == 2
+        assert seconds_until_closed(connections[0]) < 10
+    assert "Traceback" not in caplog.text

@@ -1,4 +1,4 @@
-"""The socket of the HTTP port: connections beyond the bounds are closed, those that wait for longest first."""
+"""The socket of the HTTP port: connections beyond the bound are closed, those that wait for longest first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from rerank.ports.connections import ConnectionBounds
 from rerank.ports.http.connections import BoundedListener
 
 TIMEOUT_S = 10
@@ -18,8 +17,8 @@ TIMEOUT_S = 10
 
 @pytest.fixture
 def listener() -> Iterator[BoundedListener]:
-    """A listening socket for three connections, two of one address."""
-    with BoundedListener(socket.AF_INET, socket.SOCK_STREAM, 0, ConnectionBounds(3, 2)) as listener:
+    """A listening socket for two connections."""
+    with BoundedListener(socket.AF_INET, socket.SOCK_STREAM, 0, 2) as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         yield listener
@@ -31,8 +30,8 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
-def connect(listener: BoundedListener, stack: ExitStack, source: str = "127.0.0.1") -> socket.socket:
-    return stack.enter_context(socket.create_connection(listener.getsockname(), TIMEOUT_S, source_address=(source, 0)))
+def connect(listener: BoundedListener, stack: ExitStack) -> socket.socket:
+    return stack.enter_context(socket.create_connection(listener.getsockname(), TIMEOUT_S))
 
 
 def accept(listener: BoundedListener, stack: ExitStack, busy: bool = True) -> socket.socket:
@@ -59,33 +58,16 @@ def test_connection_that_waits_for_longest_ends_for_a_new_one(listener: BoundedL
     assert clients[0].recv(10) == b"still open"
 
 
-def test_connection_of_another_address_ends_only_for_the_bound_of_the_port(
+def test_new_connection_is_refused_while_no_open_one_waits_for_a_request(
     listener: BoundedListener, stack: ExitStack
 ) -> None:
-    other = connect(listener, stack, "127.0.0.2")
-    accept(listener, stack, busy=False)
     for _ in range(2):
         connect(listener, stack)
         accept(listener, stack)
-    connect(listener, stack)
-    with pytest.raises(ConnectionAbortedError, match="the most of one address"):
+    refused = connect(listener, stack)
+    with pytest.raises(ConnectionAbortedError, match="2 are open, the most of a port"):
         listener.accept()
-    connect(listener, stack, "127.0.0.3")
-    accept(listener, stack)
-    assert other.recv(10) == b""
-
-
-def test_connections_that_end_for_new_ones_do_not_count_until_they_are_closed(
-    listener: BoundedListener, stack: ExitStack
-) -> None:
-    """Otherwise one address could fill the port with them, and end the connections of others."""
-    other = connect(listener, stack, "127.0.0.2")
-    honest = accept(listener, stack, busy=False)
-    for _ in range(10):
-        connect(listener, stack)
-        accept(listener, stack, busy=False)
-    honest.sendall(b"still open")
-    assert other.recv(10) == b"still open"
+    assert refused.recv(10) == b""
 
 
 def test_connection_for_which_no_file_is_left_ends_and_later_ones_are_taken(
