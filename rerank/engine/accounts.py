@@ -144,8 +144,9 @@ class Accounts:
         """The calls that give way so that there is room for an amount; None if there is none."""
         excess = self._held[kind] + amount - self.limits[kind] if self._held[kind] else 0
         going = dict[CallerShare, None]()
-        left = {name: account.held[kind] for name, account in self._accounts.items()} if excess > 0 else {}
-        needed = left[share.name] = left.get(share.name, 0) + amount
+        others = self._accounts.items() if excess > 0 else ()
+        left = {name: account.held[kind] for name, account in others if name != share.name}
+        needed = self.held_by(share.name, kind) + amount
         while excess > 0:
             call = self._next_to_go(kind, left, needed, going)
             if call is None or len(going) + len(self._ending) >= _MAX_ENDING:
@@ -163,8 +164,8 @@ class Accounts:
             for name in sorted(left, key=left.__getitem__, reverse=True):
                 if left[name] < needed or (left[name] == needed and not is_idle):
                     break
-                account = self._accounts.get(name, _Account())
-                for call in account.calls if is_idle else reversed(account.calls):
+                calls = self._accounts[name].calls
+                for call in calls if is_idle else reversed(calls):
                     if call.is_idle is is_idle and call.held[kind] and call.give_way and call not in going:
                         return call
         return None

@@ -48,7 +48,7 @@ class CallInFlight(CallRecord):
         #: The time limit of its message while that is awaited, and of the block that ranks.
         self.arrival: asyncio.Timeout | None = None
         self.ranks: asyncio.Timeout | None = None
-        #: Ends the connection if the answer is not read.
+        #: Ends the connection if the answer, or the latest one of a stream, is not read.
         self.unread: asyncio.TimerHandle | None = None
 
     async def receive(self) -> bytes | bytearray:
@@ -125,7 +125,7 @@ class CallInFlight(CallRecord):
                 if not timeout.expired():
                     timeout.reschedule(0)
                 return
-        if self.share.is_idle:
+        if self.unread is not None:
             self._calls.hang_up(self)
 
 

@@ -268,10 +268,10 @@ async def _handle_stream(
     try:
         with calls.enter(port, name) as call:
             async for answer in answers(port.messages(call)):
-                unread, call.share.is_idle = later(calls.limits.max_transfer_s, port.hang_up), True
+                call.unread = later(calls.limits.max_transfer_s, port.hang_up)
                 try:
                     yield answer
                 finally:
-                    unread.cancel()
+                    call.unread.cancel()
     except RerankError as error:
         await abort(context, error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import grpc
@@ -18,6 +19,7 @@ from rerank.ports.health import Health
 from rerank.reranking.reranker import AsyncReranker
 from rerank.service.call import OnEnd
 from rerank.service.limits import SHORT_SLOTS, CallsInFlight
+from rerank.telemetry.logs import RateLimitedLog
 
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
 _MAX_PORT = 65_535
@@ -35,6 +37,24 @@ _PING_INTERVAL_S = 4.5
 KEEPALIVE_S = 30.0
 #: Bytes of the metadata (headers) of a call; calls with more are refused.
 _MAX_METADATA_BYTES = 16_384
+
+
+class _LostAnswers(logging.Filter):
+    """Counts answers to connections that have ended; gRPC logs a traceback of itself for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lost = RateLimitedLog("gRPC port: {} answers were not sent", logging.INFO)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        kind = record.exc_info[0] if record.exc_info else None
+        if kind is None or not issubclass(kind, grpc.aio.InternalError):
+            return True
+        self._lost.add(1, "their connections had ended")
+        return False
+
+
+_LOST_ANSWERS = _LostAnswers()
 
 
 def server_options(config: ServiceConfig) -> list[tuple[str, int]]:
@@ -104,6 +124,7 @@ def add_services(
         hang_up: ends the connection of a client.
     """
     config = reranker.config
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_LOST_ANSWERS)
     methods = RerankMethods(reranker, calls, on_end)
     server.add_registered_method_handlers(SERVICE, unary_handlers(methods.by_name, calls, hang_up))
     # Apart from the others, and without keys. gRPC receives a message before its size is known, so few at a time.

@@ -100,6 +100,15 @@ def test_request_larger_than_the_limit_runs_alone_and_gives_way_to_any_other() -
         callers.take("large", 7000)
 
 
+def test_caller_does_not_give_way_to_itself(callers: Callers) -> None:
+    """Its unread answers would end its connection, with the call that asks."""
+    for _ in range(4):
+        callers.take("a", is_idle=True)
+    with pytest.raises(Overloaded, match="4 of them yours"):
+        callers.take("a")
+    assert callers.ended == []
+
+
 def test_few_calls_end_at_the_same_time() -> None:
     """A client that does not read delays the end of its calls, which cost memory until then."""
     callers = Callers(CALLS, 300)
