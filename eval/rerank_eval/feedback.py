@@ -141,7 +141,7 @@ class DenseSearch:
         the mean time of an update in ms.
         """
         rankings = [teacher.rankings[query_id] for query_id in self._dataset.queries]
-        vectors = self._passages([doc_ids[: settings.feedback_passages] for doc_ids, _ in rankings])
+        vectors = self._passages([doc_ids[: FeedbackSettings().top_k] for doc_ids, _ in rankings])
         return [
             self._after(teacher, vectors, settings.feedback_settings(method))
             for method in settings.feedback_loss or UPDATES

@@ -124,7 +124,6 @@ class BeirSettings(EvaluationSettings):
     feedback_rate: Annotated[
         float, typer.Option(min=0, help="Learning rate; 0: 0.001, and 0.005 for kl, with which chain begins.")
     ] = 0.0
-    feedback_passages: Annotated[int, typer.Option(min=2, help="Number of passages that a teacher orders.")] = 100
 
     @property
     def second_search(self) -> dict[str, object] | None:
@@ -138,7 +137,7 @@ class BeirSettings(EvaluationSettings):
 
     def feedback_settings(self, method: FeedbackMethod) -> FeedbackSettings:
         """The settings of an update by this method."""
-        return FeedbackSettings(method, self.feedback_passages, self.feedback_steps, self.feedback_rate)
+        return FeedbackSettings(method, steps=self.feedback_steps, learning_rate=self.feedback_rate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
