@@ -34,7 +34,8 @@ log = logging.getLogger(__name__)
 #: ORGANISATION/MODEL@REVISION
 _NAME = re.compile(r"(?P<repository>\w[\w.-]*(/\w[\w.-]*)?)(@(?P<revision>\w[\w./-]*))?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_SETTINGS = re.compile(r"[^/]+\.(jinja|json|model|tiktoken|txt)|template\.yaml")
+#: The last one states the lengths of ColBERT's texts.
+_SETTINGS = re.compile(r"[^/]+\.(jinja|json|model|tiktoken|txt)|template\.yaml|artifact\.metadata")
 _SAFETENSORS = re.compile(r"(?!consolidated)[^/]+\.safetensors")  # Mistral's own copies of the weights begin so
 _TORCH = re.compile(r"(adapter_model|model|pytorch_model)([.-][\w-]+)?\.bin")
 #: Weights of PE-Rank that are next to safetensors, too.

@@ -27,6 +27,7 @@ NEEDED = {
     "tokenizer.json": "{}",
     "vocab.txt": "a\n",
     "chat_template.jinja": "x",
+    "artifact.metadata": "[]",
     "model.safetensors": "weights",
 }
 OTHER = {
@@ -68,6 +69,12 @@ def go_offline(monkeypatch: pytest.MonkeyPatch) -> None:
 def names_in(folder: Path) -> set[str]:
     found = {path.relative_to(folder).as_posix() for path in files_of(folder)}
     return found - {module._NOTE}
+
+
+def test_card_is_downloaded_if_the_profile_has_words_of_its_publisher(hub: HubServer) -> None:
+    name = "BAAI/bge-reranker-v2-gemma"
+    hub.models[name] = hub.models[NAME]
+    assert names_in(download(name, weights=False)) == NEEDED.keys() - {"model.safetensors"} | {"README.md"}
 
 
 def test_files_of_the_model_are_downloaded_and_no_code(hub: HubServer, caplog: pytest.LogCaptureFixture) -> None:

@@ -19,8 +19,9 @@ import pytest
 from rerank.checkpoints import hub as module
 from tests.hub_server import use_hub
 
-pytestmark = pytest.mark.shared
+pytestmark = [pytest.mark.shared, pytest.mark.timeout(900)]
 
+ROOT = Path(__file__).parents[3]
 ENCODER = "jinaai/jina-embeddings-v2-base-en"
 #: Name on the hub → folder of its tiny checkpoint in reference/parity/fixtures.
 MODELS = {
@@ -30,6 +31,22 @@ MODELS = {
     ENCODER: "jina-embeddings-v2-base-en",
     "Alibaba-NLP/E2Rank-0.6B": "E2Rank-0.6B",
 }
+#: Name on the hub → name of the harness of families, and the folder that it writes: one that is read by its profile,
+#: one by its files, one by a class of ours.
+FAMILIES = {
+    "Qwen/Qwen3-Reranker-0.6B": ("qwen3_old", "qwen3-reranker-old"),
+    "answerdotai/answerai-colbert-small-v1": ("colbert", "answerai-colbert-small-v1"),
+    "nvidia/llama-nemotron-rerank-1b-v2": ("nv", "llama-nemotron-rerank-1b-v2"),
+}
+MODELS |= {name: folder for name, (_, folder) in FAMILIES.items()}
+#: Writes the folders, and the words of Qwen3-Reranker's prompt into its card, where its publisher has them.
+BUILD = """
+import sys, build
+for name in sys.argv[1:]:
+    build.ALL[name]()
+words = f"<|im_start|>system\\n{build.QSYS}<|im_end|>\\n<|im_start|>user\\n", build.QTASK
+(build.CK / "qwen3-reranker-old" / "README.md").write_text(f"```python\\nwords = {words!r}\\n```\\n")
+"""
 #: Profile → a prompt, as neither the package rank-llm nor the publisher's repository may be at hand.
 TEMPLATES = {
     "first-mistral": "first-own/template.yaml",
@@ -45,6 +62,9 @@ def fixtures(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(shared.parent / "reference" / "parity" / "fixtures", folder)
     config = folder / "pe-rank-mistral-jina" / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"encoder_name": ENCODER}))
+    paths = {"PYTHONPATH": f"{ROOT}:{shared.parent / 'tools' / 'families'}", "CHECKPOINTS": str(folder)}
+    command = [sys.executable, "-c", BUILD, *(name for name, _ in FAMILIES.values())]
+    subprocess.run(command, env={**os.environ, "PROJECT": str(ROOT), **paths}, check=True)
     return folder
 
 
@@ -92,6 +112,9 @@ def test_check_passes_on_a_machine_without_a_checkpoint_and_again_offline(hub: s
         ("castorini/rank_zephyr_7b_v1_full", "rank-zephyr"),
         ("liuqi6777/pe-rank-mistral-jina", "pe-rank-mistral-jina"),
         ("Alibaba-NLP/E2Rank-0.6B", "e2rank"),
+        ("Qwen/Qwen3-Reranker-0.6B", "qwen3-reranker"),
+        ("answerdotai/answerai-colbert-small-v1", "late-interaction"),
+        ("nvidia/llama-nemotron-rerank-1b-v2", "nemotron-rerank"),
     ],
 )
 def test_name_ranks_as_its_folder_does(
