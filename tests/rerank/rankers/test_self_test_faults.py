@@ -31,14 +31,15 @@ from tests.pe_checkpoints import SHORT, write_published
 from tests.small_tokenizers import byte_level
 
 WIDE = {
-    "hidden_size": 512,
-    "intermediate_size": 1024,
+    "hidden_size": 256,
+    "intermediate_size": 512,
     "num_hidden_layers": 6,
-    "num_attention_heads": 8,
+    "num_attention_heads": 4,
     "head_dim": 64,
-    "initializer_range": 0.06,
+    "initializer_range": 0.085,
     "tie_word_embeddings": False,
 }
+LINEAR = torch.nn.functional.linear
 #: Of the logits of FIRST, which are otherwise about as far apart as a nat.
 HEAD_SCALE = 10
 
@@ -62,9 +63,15 @@ def precision(request: pytest.FixtureRequest) -> Iterator[Precision]:
         for module in ("models.loading", "rankers.pe_checkpoint"):
             patch.setattr(f"rerank.{module}.weights_dtype", lambda device, precision, width: dtype)
         patch.setattr("rerank.models.last_token.CPU_BATCH_TOKENS", 16_384)
+        patch.setattr(torch.nn.functional, "linear", _multiply_in_float32)
         hook = register_module_forward_hook(_round_as_a_gpu)
         yield request.param
         hook.remove()
+
+
+def _multiply_in_float32(states: torch.Tensor, *weights: torch.Tensor | None) -> torch.Tensor:
+    """Products of bfloat16 with float32 sums, as a GPU has; a CPU without such instructions is five times as slow."""
+    return LINEAR(states.float(), *(None if given is None else given.float() for given in weights)).to(states.dtype)
 
 
 def _round_as_a_gpu(module: torch.nn.Module, _: Any, output: torch.Tensor) -> torch.Tensor | None:
@@ -89,7 +96,8 @@ def first_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pe_folder(tmp_path_factory: pytest.TempPathFactory, encoder: Encoder) -> Path:
-    return write_published(tmp_path_factory.mktemp("pe") / "lm", encoder, "llama", SHORT, **WIDE)
+    # Of seeds 0 to 4 the one where padding that is read shows in bfloat16: in the others by .22 to .57 deviations only.
+    return write_published(tmp_path_factory.mktemp("pe") / "lm", encoder, "llama", SHORT, seed=2, **WIDE)
 
 
 @pytest.fixture(scope="module")
