@@ -14,7 +14,7 @@ from rerank.types import Passage, PreparedTexts, Query, ScoreKind, Window, Windo
 
 
 class NumberRanker(Ranker):
-    """A perfect ranker: the score of a passage is the number in its text.
+    """A perfect ranker: the score of a passage is the number in its text, unless `scores_of` scores the windows.
 
     Attributes:
         batches: the number of windows of each batch.
@@ -22,7 +22,10 @@ class NumberRanker(Ranker):
         ranked: all windows, in the order of their ranking.
     """
 
-    def __init__(self, max_window_size: int = 100) -> None:
+    def __init__(
+        self, max_window_size: int = 100, scores_of: Callable[[Window], Sequence[float]] | None = None
+    ) -> None:
+        self._scores_of = scores_of or (lambda window: [number_in(passage.text) for passage in window.passages])
         self.info = RankerInfo(
             "number", "number", "r1", "t1", max_window_size, ScoreKind.WINDOW_LOG_PROB, supports_batching=True
         )
@@ -40,7 +43,7 @@ class NumberRanker(Ranker):
     def score(self, parts: Sequence[Any]) -> Sequence[WindowRanking | None]:
         self.batches.append(len(parts))
         self.ranked += parts
-        return [WindowRanking(tuple(number_in(p.text) for p in encoded.passages)) for encoded in parts]
+        return [WindowRanking(tuple(self._scores_of(window))) for window in parts]
 
 
 class HeldRanker(NumberRanker):

@@ -157,12 +157,9 @@ def test_trace_describes_windows_cost_and_model() -> None:
     assert (trace.model, trace.strategy) == ("name", "sliding(2/1)")
 
 
-class PrefersBlank(NumberRanker):
+def blank_first(window: Window) -> list[float]:
     """Scores a passage without text above all others."""
-
-    def score(self, parts: Sequence[Window]) -> list[WindowRanking]:
-        texts = [[passage.text for passage in encoded.passages] for encoded in parts]
-        return [WindowRanking(tuple(number_in(text) if text.strip() else 99.0 for text in some)) for some in texts]
+    return [number_in(passage.text) if passage.text.strip() else 99.0 for passage in window.passages]
 
 
 @pytest.mark.parametrize("strategy", [Single(10), Sliding(3, 1), TopDown(3), Single(2)], ids=str)
@@ -172,7 +169,7 @@ async def test_document_without_text_stands_last(strategy: Strategy, top_n: int)
     texts = ["relevance 1", "", "relevance 3", " \n", "relevance 2", "relevance 5"]
     candidates = tuple(Passage(str(place), text) for place, text in enumerate(texts))
     request = Request(Query("q"), candidates, (RankStage("number", strategy),), RankOptions(top_n=top_n))
-    async with engine_for(PrefersBlank()) as engine:
+    async with engine_for(NumberRanker(scores_of=blank_first)) as engine:
         ranking = await engine.run(request)
     read = {Single(2): [2, 0, 4, 5], Sliding(3, 1): [5, 2, 0, 4]}.get(strategy, [5, 2, 4, 0])  # type: ignore[call-overload]
     assert positions(ranking) == [*read, 1, 3][: top_n or 6]
@@ -183,7 +180,7 @@ async def test_document_without_text_stands_last(strategy: Strategy, top_n: int)
 async def test_document_without_text_is_ranked_by_a_model_that_reads_it() -> None:
     candidates = tuple(Passage(str(place), text) for place, text in enumerate(["relevance 1", "", "relevance 3"]))
     request = Request(Query("q"), candidates, (RankStage("number", Single(10)),))
-    ranker = PrefersBlank()
+    ranker = NumberRanker(scores_of=blank_first)
     ranker.info = replace(ranker.info, reads_blank=True)
     async with engine_for(ranker) as engine:
         assert positions(await engine.run(request)) == [1, 2, 0]

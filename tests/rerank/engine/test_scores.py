@@ -34,7 +34,7 @@ async def ranked(numbers: Sequence[float], first_stage: Sequence[float | None], 
 
 
 async def run(candidates: tuple[Passage, ...], *stages: RankStage, stride: int = 0) -> Ranking:
-    async with Engine({"number": NumberRanker(), "preranker": ByLength()}, LARGE_BATCHES) as engine:
+    async with Engine({"number": NumberRanker(), "preranker": by_length()}, LARGE_BATCHES) as engine:
         return await engine.run(Request(Query("q"), candidates, stages, RankOptions(stride=stride)))
 
 
@@ -51,11 +51,9 @@ def preranker(strategy: Strategy, weight: float = 0.0) -> RankStage:
     return RankStage("preranker", strategy, weight)
 
 
-class ByLength(NumberRanker):
+def by_length() -> NumberRanker:
     """A preranker that scores a passage by the length of its doc_id."""
-
-    def score(self, parts: Sequence[object]) -> list[WindowRanking]:
-        return [WindowRanking(tuple(float(len(p.doc_id)) for p in w.passages)) for w in parts]  # type: ignore[attr-defined]
+    return NumberRanker(scores_of=lambda window: [float(len(passage.doc_id)) for passage in window.passages])
 
 
 pairs = st.lists(st.tuples(st.integers(-99, 99), st.integers(-99, 99)), min_size=1, max_size=20)

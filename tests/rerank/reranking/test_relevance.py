@@ -179,11 +179,7 @@ async def test_encoder_without_a_curve_gives_none() -> None:
 
 @pytest.mark.parametrize("extreme", [1e4, 1e30])
 async def test_extreme_score_gives_a_probability(extreme: float) -> None:
-    class Extreme(NumberRanker):
-        def score(self, parts: Sequence[Window]) -> list[WindowRanking]:
-            return [WindowRanking((extreme, -extreme))]
-
-    ranker = Extreme()
+    ranker = NumberRanker(scores_of=lambda _: (extreme, -extreme))
     ranker.info = replace(ranker.info, score_kind=ScoreKind.POINTWISE, relevance="score")
     assert relevances(await ranked({"m": ranker}, [1, 2], [RankStage("m", Single(2))])) == pytest.approx([1.0, 0.0])
 

@@ -17,7 +17,7 @@ from rerank.models.encoder import Encoder
 from rerank.rankers.failed import FailedRanker
 from rerank.reranking.load_models import load_remote
 from rerank.retrieval.index import Index
-from rerank.types import Window, WindowRanking
+from rerank.types import Window
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import HeldRanker, NumberRanker
@@ -56,11 +56,9 @@ FAILURES = {
 }
 
 
-class SecretFailure(NumberRanker):
+def fail(window: Window) -> list[float]:
     """Raises what no caller may read."""
-
-    def score(self, parts: list[Window]) -> list[WindowRanking]:  # type: ignore[override]
-        raise ValueError("secret of the model")
+    raise ValueError("secret of the model")
 
 
 def ranker_that_is(name: str) -> Any:
@@ -70,7 +68,7 @@ def ranker_that_is(name: str) -> Any:
         return load_remote(ApiModel(name="m", ranker="api", served_by=RerankServerSettings.model_validate(servers)))
     if name == "failed":
         return FailedRanker("m", NumberRanker().info, "its scores are not finite")
-    return SecretFailure() if name == "broken" else HeldRanker()
+    return NumberRanker(scores_of=fail) if name == "broken" else HeldRanker()
 
 
 @dataclass(frozen=True)
