@@ -20,6 +20,7 @@ import httpx2
 
 from rerank.errors import ConfigError, ModelServerUnavailable, ModelServerUnfit, RerankError
 from rerank.inference_servers.api import Post
+from rerank.inference_servers.bounded_stream import TooMuch, bound_connections
 from rerank.util.json_values import has_more_values
 from rerank.util.proxies import is_loopback, proxy_note
 
@@ -29,6 +30,8 @@ _TRY_AGAIN = {429, 500, 502, 503, 504}
 _QUOTED = 200
 #: The most bytes of an answer: some servers send the request's texts back, and JSON may escape each character.
 _ANSWER_BYTES, _ANSWER_PER_REQUEST_BYTE = 1 << 20, 8
+#: Chunks of an answer, and the bytes that further ones have on average, at least.
+_FREE_CHUNKS, _CHUNK_BYTES = 10_000, 256
 #: The most values of a JSON answer: one of 1,000 passages has some 10,000.
 _ANSWER_VALUES = 200_000
 #: Variables with the proxy of calls over HTTP, in small or capital letters.
@@ -124,18 +127,20 @@ class Server:
     async def _exchange(self, method: str, path: str, **options: Any) -> tuple[int, httpx2.Headers, bytes]:
         """Status, headers and body of the answer. Raises: ModelServerUnfit if it is too long, HTTPError."""
         request = self._client.build_request(method, self.url + path, **options)
-        response = await self._client.send(request, stream=True)
-        most_bytes, content = _ANSWER_BYTES + _ANSWER_PER_REQUEST_BYTE * len(request.content), bytearray()
+        most_bytes = _ANSWER_BYTES + _ANSWER_PER_REQUEST_BYTE * len(request.content)
         try:
-            async for chunk in response.aiter_bytes():
-                content += chunk
-                if len(content) > most_bytes:
-                    raise ModelServerUnfit(
-                        f"{self.url}{path} answered with more than {most_bytes} bytes; correct served_by"
-                    )
-        finally:
-            await response.aclose()
-        return response.status_code, response.headers, bytes(content)
+            response = await self._client.send(request, stream=True)
+            response.extensions["network_stream"].begin_body(2 * most_bytes)  # half of it for the lengths of chunks
+            try:
+                content = await _content(response, most_bytes)
+            finally:
+                await response.aclose()
+        except TooMuch as error:
+            raise ModelServerUnfit(
+                f"{self.url}{path} answered with more than {most_bytes} bytes, too many small ones, or more than one "
+                "answer; correct served_by"
+            ) from error
+        return response.status_code, response.headers, content
 
     def _json(self, path: str, content: bytes) -> Any:
         if has_more_values(content, _ANSWER_VALUES):
@@ -155,6 +160,18 @@ class Server:
         return (text.replace(key, "(the API key)") if key else text)[:_QUOTED]
 
 
+async def _content(response: httpx2.Response, most_bytes: int) -> bytes:
+    """The body of an answer. Other tasks run between its chunks, of which one byte may be all. Raises: TooMuch."""
+    content, chunks = bytearray(), 0
+    async for chunk in response.aiter_bytes():
+        content += chunk
+        chunks += 1
+        if len(content) > most_bytes or chunks > _FREE_CHUNKS + len(content) // _CHUNK_BYTES:
+            raise TooMuch
+        await asyncio.sleep(0)
+    return bytes(content)
+
+
 def client_of(url: str, api_key: str) -> httpx2.AsyncClient:
     """Returns the HTTP client for the server of a model, which is sent the key if there is one.
 
@@ -163,13 +180,15 @@ def client_of(url: str, api_key: str) -> httpx2.AsyncClient:
     Raises: ConfigError if such a proxy cannot be used.
     """
     try:
-        return httpx2.AsyncClient(
+        client = httpx2.AsyncClient(
             headers={"authorization": f"Bearer {api_key}"} if api_key else {},
             timeout=httpx2.Timeout(_ANSWER_S, connect=_CONNECT_S, pool=None),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=_KEEPALIVE_S),
             verify=httpx2.create_ssl_context(),  # reads SSL_CERT_FILE, whatever trust_env
             trust_env=not is_loopback(_host(url)),
         )
+        bound_connections(client)
+        return client
     except (ImportError, ValueError) as error:
         raise ConfigError(f"{url} cannot be called{proxy_note(_host(url), _PROXIES)}: {error}") from error
 

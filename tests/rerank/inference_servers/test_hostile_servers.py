@@ -58,13 +58,16 @@ def whole(body: bytes, *headers: str) -> Answer:
 
 
 OK = whole(b"{}")
+CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 #: Answers that never end.
 ENDLESS: Mapping[str, Answer] = {
     "100 Continue": again_and_again(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000),
     "body": again_and_again(b" " * 65536, b"HTTP/1.1 200 OK\r\ncontent-length: 1000000000\r\n\r\n"),
+    "extensions of chunks": again_and_again(b"1;" + b"x" * 50_000 + b"\r\n \r\n", CHUNKED),
+    "chunks of a byte": again_and_again(b"1\r\n \r\n" * 1000, CHUNKED),
 }
-#: Answers of too many bytes, and of too many values.
-LONG: Mapping[str, Answer] = {"body": ENDLESS["body"], "values": whole(b"[" + b"[]," * 300_000 + b"1]")}
+#: Answers of too many bytes, also of those that a parser drops, and of too many values.
+LONG: Mapping[str, Answer] = {**ENDLESS, "values": whole(b"[" + b"[]," * 300_000 + b"1]")}
 #: Answers that come one byte now and then.
 SLOW: Mapping[str, Answer] = {
     "bytes of the status": again_and_again(b"0", b"HTTP/1.1 20", pause_s=0.05),
