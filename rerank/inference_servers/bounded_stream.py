@@ -36,7 +36,7 @@ class BoundedStream(httpcore2.AsyncNetworkStream):
         """Lets a body of this size follow, as it is sent, with its chunks."""
         self._left, self._piece = most_bytes, _HEAD_BYTES
 
-    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
         """See AsyncNetworkStream. Raises: TooMuch."""
         content = await self._stream.read(min(max_bytes, self._piece), timeout)
         self._left -= len(content)
@@ -44,7 +44,7 @@ class BoundedStream(httpcore2.AsyncNetworkStream):
             raise TooMuch
         return content
 
-    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109
         self._left, self._piece = _HEAD_BYTES, _PIECE_BYTES
         await self._stream.write(buffer, timeout)
 

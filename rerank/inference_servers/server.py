@@ -20,7 +20,7 @@ import httpx2
 
 from rerank.errors import ConfigError, ModelServerUnavailable, ModelServerUnfit, RerankError
 from rerank.inference_servers.api import Post
-from rerank.inference_servers.bounded_stream import TooMuch, bound_connections
+from rerank.inference_servers.bounded_stream import BoundedStream, TooMuch, bound_connections
 from rerank.util.json_values import has_more_values
 from rerank.util.proxies import is_loopback, proxy_note
 
@@ -130,7 +130,9 @@ class Server:
         most_bytes = _ANSWER_BYTES + _ANSWER_PER_REQUEST_BYTE * len(request.content)
         try:
             response = await self._client.send(request, stream=True)
-            response.extensions["network_stream"].begin_body(2 * most_bytes)  # half of it for the lengths of chunks
+            stream = response.extensions["network_stream"]
+            if isinstance(stream, BoundedStream):  # after 101 Switching Protocols, it is another one
+                stream.begin_body(2 * most_bytes)  # half of it for the lengths of chunks
             try:
                 content = await _content(response, most_bytes)
             finally:

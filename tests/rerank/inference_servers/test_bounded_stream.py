@@ -15,10 +15,10 @@ from rerank.inference_servers.server import client_of
 class Endless(httpcore2.AsyncNetworkStream):
     """Sends as many bytes as it is asked for."""
 
-    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
         return b"x" * max_bytes
 
-    async def write(self, buffer: bytes, timeout: float | None = None) -> None: ...
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None: ...  # noqa: ASYNC109
 
     async def start_tls(self, *args: Any, **options: Any) -> httpcore2.AsyncNetworkStream:
         return self

@@ -122,6 +122,13 @@ async def test_long_answer_is_refused_before_the_call_is_late(answer: Answer) ->
             await server.post(ASK)
 
 
+async def test_server_that_switches_protocols_is_refused() -> None:
+    switch = again_and_again(b"", b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n", 1.0)
+    async with server_at(switch) as server, asyncio.timeout(SOON_S):
+        with pytest.raises((ModelServerUnfit, NoAnswer)):
+            await server.post(ASK)
+
+
 @pytest.mark.parametrize("answer", SLOW.values(), ids=SLOW)
 async def test_time_of_a_call_counts_the_whole_answer(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_ANSWER_S", 0.3)
