@@ -168,7 +168,14 @@ class JsonFormatter(logging.Formatter):
             fields |= call_fields(call)
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
-        return escape_control_chars(json.dumps(fields, ensure_ascii=False))
+        return _printable(escape_control_chars(json.dumps(fields, ensure_ascii=False)))
+
+
+def _printable(line: str) -> str:
+    """Escapes what nobody sees, such as zero-width and tag characters, and line ends of Unicode. It stays JSON."""
+    if line.isprintable():
+        return line
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in line)
 
 
 def call_fields(call: CallRecord) -> dict[str, Any]:

@@ -139,3 +139,11 @@ def test_what_happens_often_is_logged_once_a_second_with_its_number(caplog: pyte
         refusals.add(1, "the port is full")
     assert 1 <= len(caplog.records) < 5
     assert caplog.records[0].getMessage() == "HTTP port: 1 connections were refused or ended; the port is full"
+
+
+def test_json_log_shows_what_nobody_sees() -> None:
+    text = "a\u2028b\u200bc\U000e0041d\x7fé"
+    line = JsonFormatter().format(logging.LogRecord("rerank", logging.INFO, "", 0, text, None, None))
+    assert line.isprintable()
+    assert "é" in line
+    assert json.loads(line)["message"] == text
