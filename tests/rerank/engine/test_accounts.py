@@ -91,6 +91,14 @@ def test_nobody_gives_way_to_what_finds_no_room_all_the_same() -> None:
     assert [call.name for call in callers.ended] == ["large", "large"]
 
 
+def test_callers_give_way_in_turns_when_more_than_one_call_has_to() -> None:
+    callers = Callers(BYTES, 100)
+    for name, amount in (("a", 30), ("a", 30), ("b", 40)):
+        callers.take(name, amount)
+    callers.take("new", 35)
+    assert [call.name for call in callers.ended] == ["a", "b"]
+
+
 def test_request_larger_than_the_limit_runs_alone_and_gives_way_to_any_other() -> None:
     callers = Callers(TOKENS, 1000)
     large = callers.take("large", 7000)
