@@ -122,8 +122,8 @@ class Passage:
     vector: Vector | None = field(default=None, repr=False, compare=False, kw_only=True)
     #: `vector` covers only the beginning of `text`, because the encoder reads no further.
     vector_truncated: bool = field(default=False, kw_only=True)
-    #: `vector` comes from the cache.
-    vector_cached: bool = field(default=False, compare=False, kw_only=True)
+    #: The tokens that the encoder read of `text`, if `vector` comes from the cache; None if it does not.
+    cached_tokens: int | None = field(default=None, compare=False, kw_only=True)
     #: What the sparse encoder has of `text`: its vector from an index, or its states; None until then.
     sparse: SparseText | None = field(default=None, repr=False, compare=False, kw_only=True)
     #: The stems of the words of `text`; None until they are read.
@@ -301,7 +301,8 @@ class Window:
         weight: of these scores relative to the model's; 0 where they do not count. A ranker that adds the first stage
             itself may get a kind, and weights the scores by the list.
         prompts: token ids of each prompt that the model reads for the window; none if the ranker reads no prompt.
-        tokens: the cost of the window: positions that the model reads and generates for it.
+        tokens: the cost of the window: positions that the model reads and generates for it, and those that it read for
+            earlier requests with the same texts. What the scheduler counts is the cost of the parts.
         truncated: indices in the window of the passages that were truncated to fit the prompt.
         parts: parts of the window that are queued one by one; empty: the window is its only part.
     """

@@ -143,6 +143,8 @@ def _rank_batch(settings: RankSettings, requests: Path, out: Path) -> None:
         counts = ranked.rank(partial(client.rerank_many, timeout_s=settings.call_timeout_s, **fields))
     before = f", {counts.before:,} of them before" if counts.before else ""
     console.note(f"{out}: {counts.total - counts.failed:,} of {counts.total:,} requests are ranked{before}")
+    for warning in counts.warnings:
+        console.note(warning)
     if counts.failed:
         problem = f"failed requests: {counts.failed}; the same command sends them again"
         console.print(f'{problem}. Their lines have an "error"')

@@ -15,6 +15,7 @@ from typing import IO, Any, NamedTuple, TypeAlias
 from google.protobuf.json_format import MessageToDict
 
 from rerank.client.error_details import ServiceError
+from rerank.commands.display import warnings_of
 from rerank.commands.progress import show_progress
 from rerank.commands.run import PlainConsole
 from rerank.errors import CollectionError, ConfigError, NotFound, RerankError, SelfTestFailed
@@ -23,6 +24,7 @@ from rerank.readers.candidates import request_rows
 from rerank.types import Passage
 from rerank.util.files import atomic_file, check_file, check_plain_name, report_disk_errors, sync
 from rerank.util.json_files import differences
+from rerank.util.warning_counts import WarningCounts
 from rerank.v1 import rerank_pb2 as pb
 
 #: Answers the requests in their order: `RerankClient.rerank_many` with its options.
@@ -50,11 +52,16 @@ def ranking_settings(fields: Mapping[str, Any], models: Sequence[pb.Model]) -> d
 
 
 class Counts(NamedTuple):
-    """Numbers of requests: all of the file, those with a ranking from before, and those that failed now."""
+    """Numbers of requests: all of the file, those with a ranking from before, and those that failed now.
+
+    Attributes:
+        warnings: what the replies that came now warn of.
+    """
 
     total: int
     before: int
     failed: int
+    warnings: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +96,13 @@ class RankedFile:
         with report_disk_errors(self.path, "choose another --out"), _locked(partial) as file:
             is_ranked = self._is_ranked(file)
             self._merge_partial(file)
-            failed = 0 if all(is_ranked) else self._write(file, is_ranked, answers)
+            failed, warnings = (0, []) if all(is_ranked) else self._write(file, is_ranked, answers)
             if all(is_ranked):
                 partial.unlink()
             else:
                 sync(partial)
                 os.replace(partial, self.path)
-        return Counts(len(is_ranked), sum(is_ranked), failed)
+        return Counts(len(is_ranked), sum(is_ranked), failed, warnings)
 
     def _is_ranked(self, partial: IO[bytes]) -> list[bool]:
         """One flag for each request: it has a ranking already. Raises: CollectionError, ConfigError."""
@@ -128,14 +135,18 @@ class RankedFile:
                 merged.writelines(older)
             partial.truncate(0)
 
-    def _write(self, partial: IO[bytes], is_ranked: Sequence[bool], answers: Answers) -> int:
-        """Writes the lines that there are, and between them the lines of the other requests, which it has answered."""
+    def _write(self, partial: IO[bytes], is_ranked: Sequence[bool], answers: Answers) -> tuple[int, list[str]]:
+        """Writes the lines that there are, and between them the lines of the other requests, which it has answered.
+
+        Returns the number of those that failed, and what the replies to the others warn of.
+        """
         asked = (
             (request.query.text, request.candidates)
             for (_, request), has_ranking in zip(request_rows(self.requests), is_ranked, strict=True)
             if not has_ranking
         )
         results, failed, stderr = iter(answers(asked)), 0, PlainConsole(stderr=True)
+        warnings, replies = WarningCounts(), 0
         with self._lines() as lines, show_progress(stderr, "requests") as progress:
             done, total = sum(is_ranked), len(is_ranked)
             progress.report("ranking", done, total)
@@ -147,11 +158,16 @@ class RankedFile:
                         stderr.print(f"{done:,} of {total:,} requests are ranked; the same command ranks the others")
                         raise
                     line = self._line(row, answer)
-                    done, failed = done + 1, failed + isinstance(answer, ServiceError)
+                    done += 1
+                    if isinstance(answer, ServiceError):
+                        failed += 1
+                    else:
+                        replies += 1
+                        warnings.add(str(row["query"].get("qid", done)), warnings_of(answer.execution))
                     progress.report("ranking", done, total)
                 partial.write(line)
                 partial.flush()
-        return failed
+        return failed, warnings.lines(replies)
 
     def _line(self, row: Mapping[str, Any], answer: pb.RerankResponse | ServiceError) -> bytes:
         if isinstance(answer, ServiceError):

@@ -226,14 +226,18 @@ class Encoder:
             texts: what to encode.
             dtype: of the matrix products, see `pick_dtype`; vectors of different dtypes may be compared.
         """
-        return self.vectors_and_truncation(texts, dtype)[0]
+        return self._encode(texts, self._passages, self.pick_dtype(dtype))[0]
 
     def vectors_and_truncation(self, texts: Sequence[str], dtype: Precision = "float32") -> tuple[Matrix, list[bool]]:
         """Returns the vectors of `encode_passages`, and for each text whether it has more tokens than are read."""
-        return self._encode(texts, self._passages, self.pick_dtype(dtype))
+        vectors, counts = self._encode(texts, self._passages, self.pick_dtype(dtype))
+        return vectors, [tokens > self.max_text_tokens for tokens in counts]
 
-    def _encode(self, texts: Sequence[str], kind: _TextKind, dtype: Precision) -> tuple[Matrix, list[bool]]:
-        """Encodes equal texts once, and reads no more than the beginning of a long one."""
+    def _encode(self, texts: Sequence[str], kind: _TextKind, dtype: Precision) -> tuple[Matrix, list[int]]:
+        """Encodes equal texts once, and reads no more than the beginning of a long one.
+
+        Returns the vectors, and the tokens of each text, more than are read if it is long.
+        """
         distinct = list(dict.fromkeys(texts))
         read = [self._beginning(nfc(text), kind) for text in distinct]
         counts = self._text_tokens(read, kind)
@@ -256,14 +260,16 @@ class Encoder:
                 )
         row = {text: index for index, text in enumerate(distinct)}
         rows = [row[text] for text in texts]
-        return vectors[rows], [counts[one] > kind.max_text_tokens for one in rows]
+        return vectors[rows], [counts[one] for one in rows]
 
     def with_vectors(self, passages: Sequence[Passage], dtype: Precision = "float32") -> list[Passage]:
         """Returns the passages with vectors: a passage without one gets one, which is kept for later requests."""
         encoded, missing = list(passages), [row for row, passage in enumerate(passages) if passage.vector is None]
-        found = zip(missing, *self.vectors_and_truncation([passages[row].text for row in missing], dtype), strict=True)
-        for row, vector, is_truncated in found:
-            self.vector_cache.put(passages[row].text, vector, is_truncated)
+        texts, limit = [passages[row].text for row in missing], self.max_text_tokens
+        found = self._encode(texts, self._passages, self.pick_dtype(dtype))
+        for row, vector, tokens in zip(missing, *found, strict=True):
+            is_truncated = tokens > limit
+            self.vector_cache.put(passages[row].text, vector, min(tokens, limit), is_truncated)
             encoded[row] = replace(passages[row], vector=vector, vector_truncated=is_truncated)
         return encoded
 

@@ -52,15 +52,15 @@ class TextCache(Generic[V]):
             self._entries[_key(text)] = value, size
 
 
-class VectorCache(TextCache[tuple[Vector, bool]]):
+class VectorCache(TextCache[tuple[Vector, int, bool]]):
     """The vectors of the texts that one encoder encoded last.
 
     The title of a text is part of it. A vector is returned bit by bit as it was stored.
     """
 
-    def put(self, text: str, vector: Vector, is_truncated: bool) -> None:
-        """Keeps the vector of a text. It covers only the beginning if `is_truncated`."""
-        entry = vector.copy(), is_truncated  # a row of a matrix would keep the whole matrix in memory
+    def put(self, text: str, vector: Vector, tokens: int, is_truncated: bool) -> None:
+        """Keeps the vector of a text, and how many tokens were read of it: only the beginning if `is_truncated`."""
+        entry = vector.copy(), tokens, is_truncated  # a row of a matrix would keep the whole matrix in memory
         entry[0].flags.writeable = False
         self.keep(text, entry, vector.nbytes)
 
@@ -68,8 +68,8 @@ class VectorCache(TextCache[tuple[Vector, bool]]):
         """Returns the passage with its cached vector, if there is one."""
         if passage.vector is not None or (found := self.get(passage.text)) is None:
             return passage
-        vector, is_truncated = found
-        return replace(passage, vector=vector, vector_truncated=is_truncated, vector_cached=True)
+        vector, tokens, is_truncated = found
+        return replace(passage, vector=vector, vector_truncated=is_truncated, cached_tokens=tokens)
 
 
 class SparseCache(TextCache[SparseText]):

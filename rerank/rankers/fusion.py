@@ -35,7 +35,7 @@ class TextBatch:
     Attributes:
         beginnings: text → its beginning, which is read.
         truncated: texts that are longer than the encoder reads.
-        tokens: that are read.
+        tokens_of: text → its tokens that are read.
         vectors: text → vector of those that were encoded so far; all batches of the window share it.
         texts: how many it has in the end.
         cheap: the signals of the window that need no vector.
@@ -45,11 +45,16 @@ class TextBatch:
     window: Window
     beginnings: Mapping[str, str]
     truncated: frozenset[str]
-    tokens: int
+    tokens_of: Mapping[str, int]
     vectors: dict[str, Vector]
     texts: int
     cheap: CheapSignals
     read: Places
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens that are read."""
+        return sum(self.tokens_of.values())
 
 
 class FusionRanker(Ranker):
@@ -115,7 +120,8 @@ class FusionRanker(Ranker):
         cheap = self._cheap_signals(window)
         read = self._read(window, cheap)
         batches = self._batches(window, cheap, read)
-        return replace(window, tokens=sum(batch.tokens for batch in batches), parts=batches)
+        known = {p.text: p.cached_tokens or 0 for p in (window.passages[place] for place in read)}
+        return replace(window, tokens=sum(known.values()) + sum(batch.tokens for batch in batches), parts=batches)
 
     def score(self, parts: Sequence[TextBatch]) -> list[WindowRanking | None]:
         """Encodes batches of texts, whose vectors are kept for later requests, and ranks the windows that have all."""
@@ -124,7 +130,8 @@ class FusionRanker(Ranker):
         vector_of = dict(zip(read, vectors, strict=True))
         for batch in parts:
             for text in batch.beginnings:
-                self._encoder.vector_cache.put(text, vector_of[text], text in batch.truncated)
+                is_truncated = text in batch.truncated
+                self._encoder.vector_cache.put(text, vector_of[text], batch.tokens_of[text], is_truncated)
         return [self._score(batch, vector_of) for batch in parts]
 
     def _score(self, batch: TextBatch, vector_of: Mapping[str, Vector]) -> WindowRanking | None:
@@ -162,7 +169,7 @@ class FusionRanker(Ranker):
         for rows in batches_by_length(list(tokens_of.values()), self._batch_tokens) if texts else [[]]:
             some = [texts[row] for row in rows]
             truncated = frozenset(text for text in some if counts[text] > limit)
-            of_batch, tokens = {text: beginnings[text] for text in some}, sum(tokens_of[text] for text in some)
+            of_batch, tokens = {text: beginnings[text] for text in some}, {text: tokens_of[text] for text in some}
             batches.append(TextBatch(window, of_batch, truncated, tokens, vectors, len(texts), cheap, read))
         return tuple(batches)
 
@@ -175,7 +182,7 @@ class FusionRanker(Ranker):
         scores = cheap_scores(self._settings, weight, cheap)
         depth = self._settings.cosine_depth or len(scores)
         best = set(np.argsort(-scores, kind="stable")[:depth].tolist())
-        of_index = (p.vector is not None and not p.vector_cached for p in window.passages)
+        of_index = (p.vector is not None and p.cached_tokens is None for p in window.passages)
         return np.array([place for place, is_known in enumerate(of_index) if is_known or place in best], dtype=np.intp)
 
     def _cheap_signals(self, window: Window) -> CheapSignals:

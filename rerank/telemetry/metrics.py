@@ -154,7 +154,9 @@ class _BatchMetrics:
         counter = partial(Counter, namespace="rerank", registry=registry, labelnames=labels)
         histogram = partial(Histogram, namespace="rerank", registry=registry)
         self._seconds = histogram("batch_seconds", "Time of a batch on the model's thread.", labels, buckets=_SECONDS)
-        self._tokens = histogram("batch_tokens", "Tokens of a batch.", labels, buckets=_TOKENS)
+        self._tokens = histogram(
+            "batch_tokens", "Tokens that a batch computed; a cached text has none.", labels, buckets=_TOKENS
+        )
         self._windows = histogram("batch_windows", "Windows of a ranked batch.", ["model"], buckets=_WINDOWS)
         self._after_end = counter(
             "batches_after_cancellation", "Batches of requests that were cancelled or late when the batch ended."

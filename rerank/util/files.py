@@ -62,14 +62,14 @@ def atomic_folder(out: Path) -> Iterator[Path]:
         temporary.mkdir()
     try:
         yield temporary
-        _open_to_readers(temporary)
+        open_to_readers(temporary)
         sync(temporary)
         rename_to_absent(temporary, out)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _open_to_readers(folder: Path) -> None:
+def open_to_readers(folder: Path) -> None:
     """Lets everyone read the files that the umask lets read new ones. safetensors writes files of mode 600.
 
     The mode of the folder is 777 without the umask; asking for the umask itself would change it for other threads.

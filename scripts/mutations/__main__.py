@@ -1,21 +1,28 @@
-"""Plants changes one at a time in a copy of the tree, and runs the tests that must find them.
+"""Plants changes one at a time in copies of the tree, and runs the tests that must find them.
 
-    python -m scripts.mutations [--only TEXT]...
+    python -m scripts.mutations [--only TEXT]... [--jobs NUMBER]
 
-Prints a line for each change; the exit code is 1 if the tests pass with one of them. Some 40 s a change on two cores.
+Prints a line for each change; the exit code is 1 if the tests pass with one of them. What the tests import from other
+packages is imported once: each run is a fork of a process that has them.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import multiprocessing
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
+import pytest
 import typer
 
 from rerank.commands.run import run
@@ -23,8 +30,10 @@ from rerank.errors import ConfigError
 from scripts.mutations.changes import CHANGES, Change
 
 _TIMEOUT_S = 300
-#: pytest's exit code when tests failed; any other one but 0 means that they did not run.
-_FAILED = 1
+_FORK = multiprocessing.get_context("fork")
+#: What takes seconds to import, and starts no thread.
+_IMPORTED_ONCE = ("torch", "transformers.modeling_utils", "transformers.trainer", "hypothesis", "scipy.stats")
+_OURS = ("rerank", "rerank_eval", "rerank_training", "scripts", "tests")
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -32,15 +41,23 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 @app.command()
 def main(
     only: Annotated[list[str] | None, typer.Option(help="Plant changes whose path contains this. Repeatable.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes that plant changes, each with a copy of the tree.")] = 2,
 ) -> None:
     """Plant each change, and say whether the tests find it."""
     chosen = [change for change in CHANGES if not only or any(text in change.path for text in only)]
     for change in chosen:
         _planted(change)  # a change whose old text is gone is an error before the first test runs
-    with tempfile.TemporaryDirectory(prefix="mutations-") as folder:
-        copy = _copied(Path(folder))
-        survivors = [change for change in chosen if not _is_found(change, copy)]
-    print(f"{len(survivors)} of {len(chosen)} changes survive the tests")
+    for name in _IMPORTED_ONCE:
+        importlib.import_module(name)
+    survivors = 0
+    with (
+        tempfile.TemporaryDirectory(prefix="mutations-") as folder,
+        ProcessPoolExecutor(jobs, mp_context=_FORK, initializer=_enter_copy, initargs=(folder,)) as pool,
+    ):
+        for change, (is_found, seconds) in zip(chosen, pool.map(_is_found, chosen), strict=True):
+            print(f"{'found   ' if is_found else 'SURVIVES'} {seconds:4.0f} s  {change}", flush=True)
+            survivors += not is_found
+    print(f"{survivors} of {len(chosen)} changes survive the tests")
     if survivors:
         raise typer.Exit(1)
 
@@ -55,42 +72,57 @@ def _planted(change: Change) -> str:
     return content.replace(change.old, change.new)
 
 
-def _copied(folder: Path) -> Path:
-    """A copy of the files that git knows."""
+def _enter_copy(folder: str) -> None:
+    """Makes a copy of the files that git knows, and goes there; temporary files stay in it."""
+    copy = Path(folder) / str(os.getpid())
     listed = subprocess.run(["git", "ls-files", "-z"], check=True, capture_output=True).stdout
     for name in filter(None, listed.decode().split("\0")):
-        target = folder / name
+        target = copy / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(name, target)
-    return folder
+    os.chdir(copy)
+    paths = [str(copy / part) for part in (".", "training", "eval")]
+    sys.path[:0] = paths
+    tempfile.tempdir = str(copy / "tmp")
+    Path(tempfile.tempdir).mkdir()
+    os.environ |= {"PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": tempfile.tempdir}
 
 
-def _is_found(change: Change, copy: Path) -> bool:
-    """Plants the change in the copy, runs its tests, and takes it back."""
-    path, original = copy / change.path, Path(change.path).read_text(encoding="utf-8")
+def _is_found(change: Change) -> tuple[bool, float]:
+    """Plants the change in the copy, runs its tests, and takes it back. Returns whether one failed, and the seconds."""
+    path = Path(change.path)
+    original, start_s = path.read_text(encoding="utf-8"), time.monotonic()
     path.write_text(_planted(change), encoding="utf-8")
-    start_s = time.monotonic()
     try:
-        code = _run_tests(change.tests, copy)
+        code = _run_tests(change.tests)
     finally:
         path.write_text(original, encoding="utf-8")
-    if code not in (0, _FAILED):
-        raise ConfigError(f"the tests {change.tests} did not run: pytest ended with {code}")
-    print(f"{'SURVIVES' if code == 0 else 'found   '} {time.monotonic() - start_s:4.0f} s  {change}", flush=True)
-    return code == _FAILED
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        raise ConfigError(f"the tests {' '.join(change.tests)} did not run with {change}: pytest ended with {code}")
+    return code == pytest.ExitCode.TESTS_FAILED, time.monotonic() - start_s
 
 
-def _run_tests(tests: str, copy: Path) -> int:
+def _run_tests(tests: tuple[str, ...]) -> int:
     """Returns pytest's exit code; a run that hangs counts as one that failed."""
-    flags = ["-q", "-x", "--numprocesses", "0", "-p", "no:cacheprovider", "-m", "not slow"]
-    paths = os.pathsep.join(str(copy / part) for part in (".", "training", "eval"))
-    environment = os.environ | {"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", *flags, tests]
-    try:
-        done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, check=False, timeout=_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        return _FAILED
-    return done.returncode
+    process = _FORK.Process(target=_end_with_tests, args=(tests,))
+    process.start()
+    process.join(_TIMEOUT_S)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid or 0, signal.SIGKILL)  # what tests started, too
+    process.join()
+    return pytest.ExitCode.TESTS_FAILED if process.exitcode == -signal.SIGKILL else process.exitcode or 0
+
+
+def _end_with_tests(tests: tuple[str, ...]) -> NoReturn:
+    """Runs the tests in a session of their own, on our packages as the copy has them."""
+    os.setsid()
+    silent = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(silent, stream)
+    for name in [name for name in sys.modules if name.partition(".")[0] in _OURS]:
+        del sys.modules[name]
+    code = pytest.main(["-q", "-x", "--numprocesses", "0", "-p", "no:cacheprovider", "-m", "not slow", *tests])
+    os._exit(code)
 
 
 if __name__ == "__main__":

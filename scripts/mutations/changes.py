@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -10,30 +11,31 @@ class Change:
     """A change of a file, and the tests; one of them must fail.
 
     Attributes:
-        path: the file; its tests are the folder or file `tests`.
+        path: the file.
         old: occurs once in the file.
+        tests: the test files; together they take seconds.
     """
 
     path: str
     old: str
     new: str
-    tests: str
+    tests: tuple[str, ...]
 
     def __str__(self) -> str:
         return f"{self.path}: {' '.join(self.old.split())} → {' '.join(self.new.split()) or 'nothing'}"
 
 
-def _of(path: str, tests: str, *changes: tuple[str, str]) -> tuple[Change, ...]:
-    return tuple(Change(path, old, new, tests) for old, new in changes)
+def _of(path: str, *changes: tuple[str, str], tests: str = "") -> tuple[Change, ...]:
+    """Changes of a file. `tests` are the names of test files beside its own, which need not exist then."""
+    product = Path(path.removeprefix("eval/rerank_").removeprefix("training/rerank_"))
+    own = Path("tests") / product.with_name(f"test_{product.name}")
+    files = ([own] if own.exists() else []) + [Path("tests") / name for name in tests.split()]
+    return tuple(Change(path, old, new, tuple(map(str, files))) for old, new in changes)
 
-
-_ENGINE, _RANKERS, _PROMPTING = "tests/rerank/engine", "tests/rerank/rankers", "tests/rerank/prompting"
-_RETRIEVAL, _LOSSES = "tests/rerank/retrieval", "tests/training/trainer/test_losses.py"
 
 CHANGES: tuple[Change, ...] = (
     *_of(
         "rerank/engine/strategies.py",
-        _ENGINE,
         ("end -= stride", "end -= size"),
         ("yield 0, min(size, n)", "yield max(0, end - size), end"),
         ("is_final=start == 0", "is_final=True"),
@@ -44,7 +46,6 @@ CHANGES: tuple[Change, ...] = (
     ),
     *_of(
         "rerank/engine/scores.py",
-        _ENGINE,
         ("scores += weight * z_scores", "scores -= weight * z_scores"),
         ("score <= following", "score < following"),
         ("[-score for score in scores] if", "scores if"),
@@ -55,7 +56,6 @@ CHANGES: tuple[Change, ...] = (
     ),
     *_of(
         "rerank/engine/queue.py",
-        _ENGINE,
         ("_LOOK_AHEAD = 16", "_LOOK_AHEAD = 1"),
         ("_AGE_FACTOR = 0.05", "_AGE_FACTOR = 0.0"),
         ("caller.tag = max(least, (least + caller.tag) / 2)", "caller.tag = 0.0"),
@@ -65,7 +65,6 @@ CHANGES: tuple[Change, ...] = (
     ),
     *_of(
         "rerank/engine/scheduler.py",
-        _ENGINE,
         ("max_batch_tokens, tokens) // 2)", "max_batch_tokens, tokens))"),
         ("if not work.future.done():  # its request was cancelled", "if True:"),
         ("self._queue.discard(request)", "pass"),
@@ -78,7 +77,6 @@ CHANGES: tuple[Change, ...] = (
     ),
     *_of(
         "rerank/engine/request.py",
-        _ENGINE,
         ("if set(positions) <= set(self.windows[-1].positions):", "if False:"),
         ("self.order = [position for position in self.order if position not in {*blank}]", "pass"),
         ("key=lambda done: done.queue_ms + done.model_ms", "key=lambda done: done.queue_ms"),
@@ -86,10 +84,13 @@ CHANGES: tuple[Change, ...] = (
         ("and not ranking.is_unanswered", ""),
         ("max(0.0, self.windows - self.encoded)", "self.windows"),
     ),
-    *_of("rerank/engine/model.py", _ENGINE, ("if needed > free_tokens or not found:", "if not found:")),
+    *_of(
+        "rerank/engine/model.py",
+        ("if needed > free_tokens or not found:", "if not found:"),
+        tests="rerank/engine/test_slices.py",
+    ),
     *_of(
         "rerank/rankers/fused_scores.py",
-        _RANKERS,
         ("return z_scores(scores) + weight * z_scores(scores[places].mean(axis=1))", "return scores"),
         ("FULL_AGREEMENT = 0.3", "FULL_AGREEMENT = 1e-9"),
         ("FULL_KNOWLEDGE = 0.6", "FULL_KNOWLEDGE = 1e-9"),
@@ -101,24 +102,24 @@ CHANGES: tuple[Change, ...] = (
     ),
     *_of(
         "rerank/config/models.py",
-        "tests/rerank/rankers/test_fused_scores.py",
         ("beyond_words_weight: Weight = 1.25", "beyond_words_weight: Weight = 0.0"),
         ("lexical_weight: Weight = 0.5", "lexical_weight: Weight = 0.0"),
         ("sparse_weight: Weight = 0.5", "sparse_weight: Weight = 0.0"),
         ("strict=True)] = 30", "strict=True)] = 0"),
         ("strict=True)] = 5", "strict=True)] = 0"),
         ("smoothing_weight: Weight = 0.25", "smoothing_weight: Weight = 0.0"),
+        tests="rerank/rankers/test_fused_scores.py",
     ),
     *_of(
-        "rerank/rankers/pe_rank.py",
-        "tests/rerank/rankers/test_pe_rank.py",
-        ("(1 - max(shared, 0.0))", "1.0"),
-        ("refitted(parts, scores)", "parts.sum(axis=1)"),
+        "rerank/rankers/pe_rank.py", ("(1 - max(shared, 0.0))", "1.0"), ("refitted(parts, scores)", "parts.sum(axis=1)")
     ),
-    *_of("rerank/util/word_table.py", _RANKERS, ("min(self.frequencies.values(), default=0) / 2", "0")),
+    *_of(
+        "rerank/util/word_table.py",
+        ("min(self.frequencies.values(), default=0) / 2", "0"),
+        tests="rerank/rankers/test_lexical.py",
+    ),
     *_of(
         "rerank/rankers/lexical.py",
-        _RANKERS,
         ("WEIGHT_DEVIATION = 0.5", "WEIGHT_DEVIATION = 1e-9"),
         ("counts / (counts + norms)", "counts"),
         ("np.maximum(1 + changes, 0.0)", "(1 + changes)"),
@@ -126,13 +127,11 @@ CHANGES: tuple[Change, ...] = (
     ),
     *_of(
         "rerank/rankers/first.py",
-        _RANKERS,
         ("torch.log_softmax(logits[: len(window.passages)], dim=0)", "logits[: len(window.passages)]"),
         ("(*prompt.token_ids, self.identifiers.bracket_id)", "(*prompt.token_ids,)"),
     ),
     *_of(
         "rerank/prompting/sanitize.py",
-        _PROMPTING,
         ('text = " ".join(text.split())', "text = text.strip()"),
         ('return markup.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)', "return text"),
         ("re.IGNORECASE", "0"),
@@ -140,13 +139,11 @@ CHANGES: tuple[Change, ...] = (
     ),
     *_of(
         "rerank/prompting/identifiers.py",
-        _PROMPTING,
         ("if len(after) == len(before) + 1 and after[:-1] == before:", "if True:"),
         ('has_capitals = _decoded(tokenizer, _plain_ids(tokenizer, "A")) == "A"', "has_capitals = True"),
     ),
     *_of(
         "rerank/prompting/tokens.py",
-        _PROMPTING,
         ("_MARGIN_TOKENS = 128", "_MARGIN_TOKENS = 0"),
         ("room -= length + SLACK_TOKENS", "room -= length"),
         ("if limit < _MIN_PASSAGE_TOKENS:", "if limit < 0:"),
@@ -156,14 +153,12 @@ CHANGES: tuple[Change, ...] = (
     ),
     *_of(
         "rerank/retrieval/hybrid.py",
-        f"{_RETRIEVAL}/test_hybrid.py",
         ("enumerate(run, start=1)", "enumerate(run, start=0)"),
         ("weight * z.get(passage, lowest)", "weight * z.get(passage, 0.0)"),
         ("values = values / np.abs(values).max()", "values = values / 1.0"),
     ),
     *_of(
         "rerank/retrieval/feedback.py",
-        f"{_RETRIEVAL}/test_feedback.py",
         ("(mask.sum(dim=-1, keepdim=True) // 2)", "mask.sum(dim=-1, keepdim=True)"),
         ("_ORDER_RANGE = 8.0", "_ORDER_RANGE = 1.0"),
         ("            updated.copy_(_project(updated, original, settings.min_cosine))", "            pass"),
@@ -174,13 +169,12 @@ CHANGES: tuple[Change, ...] = (
     ),
     *_of(
         "rerank/retrieval/losses.py",
-        _LOSSES,
         ("(ranks[:, :, None] + ranks[:, None, :])", "(ranks[:, :, None] * ranks[:, None, :])"),
         ("(equal.to(relevance.dtype) + 1) / 2", "1"),
+        tests="training/trainer/test_losses.py",
     ),
     *_of(
         "training/rerank_training/trainer/losses.py",
-        _LOSSES,
         ("pair_losses(scores) / math.log(2)", "pair_losses(scores)"),
         (".abs().clamp(min=1).to(scores.dtype)", ".abs().clamp(min=2).to(scores.dtype)"),
         ("grades = relevance.clamp(min=0)", "grades = relevance"),
@@ -190,7 +184,6 @@ CHANGES: tuple[Change, ...] = (
     ),
     *_of(
         "rerank/service/limits.py",
-        "tests/rerank/service/test_quotas.py",
         ("self._ranks.pop(peer, 0) or -1", "-1"),
         ("        if size > SMALL_MESSAGE:\n", "        if size:\n"),
         ("        self.accounts.give(share, Shared.BYTES)", "        pass"),
@@ -198,6 +191,7 @@ CHANGES: tuple[Change, ...] = (
         ("asyncio.timeout(0 if calls.is_drained or self.share.ended_by else None)", "asyncio.timeout(None)"),
         ("        self.accounts.leave(call.share)", "        pass"),
         ("for call in reversed(self._calls.values()):", "for call in self._calls.values():"),
+        tests="rerank/service/test_quotas.py",
     ),
     *_of(
         "rerank/engine/accounts.py",
@@ -215,7 +209,6 @@ CHANGES: tuple[Change, ...] = (
     ),
     *_of(
         "rerank/service/requests.py",
-        "tests/rerank/service/test_requests.py",
         ('    _between("feedback.min_cosine", feedback.min_cosine, 0, _MAX_MIN_COSINE)', "    pass"),
         ("if most > 1 and candidates * most > limit:", "if most > 1 and candidates > limit:"),
         ("if passage.score is not None and not math.isfinite(passage.score):", "if False:"),
@@ -224,7 +217,6 @@ CHANGES: tuple[Change, ...] = (
     ),
     *_of(
         "rerank/access/keys.py",
-        "tests/rerank/access/test_keys.py",
         ('if scheme.lower() != "bearer" or not key:', "if not key:"),
         ("self._text, before = text, {key", "_, before = text, {key"),
         ("hash_of_key(key.strip())", "hash_of_key(key)"),
@@ -232,7 +224,6 @@ CHANGES: tuple[Change, ...] = (
     ),
     *_of(
         "rerank/ports/http/call.py",
-        "tests/rerank/ports/http/test_call.py",
         ("dict(reversed(self._headers))", "dict(self._headers)"),
         ("float(header) / 1000", "float(header)"),
         ("if length.isdecimal() and int(length) > self._max_bytes:", "if False:"),
@@ -240,7 +231,6 @@ CHANGES: tuple[Change, ...] = (
     ),
     *_of(
         "rerank/reranking/relevance.py",
-        "tests/rerank/reranking/test_relevance.py",
         ("known.get(text) if text.strip() else 0.0", "known.get(text, 0.0) if text.strip() else 0.0"),
         ("            if not math.isnan(value):\n", "            if True:\n"),
         ("item.relevance >= min_relevance", "item.relevance > min_relevance"),
@@ -249,29 +239,22 @@ CHANGES: tuple[Change, ...] = (
     ),
     *_of(
         "rerank/config/loading.py",
-        "tests/rerank/config",
         (
-            '({"listen": given} if isinstance(given, str) else given), **override}',
-            'override), **({"listen": given} if isinstance(given, str) else given)}',
+            '{**({"listen": given} if isinstance(given, str) else given), **override}',
+            '{**override, **({"listen": given} if isinstance(given, str) else given)}',
         ),
         ("if model.name not in replaced]", "]"),
         ("0 < len(names) < _MAX_STAGES", "0 < len(names)"),
     ),
     *_of(
         "rerank/readers/qrels.py",
-        "tests/rerank/readers",
         ("return max(int(relevance), 0)", "return int(relevance)"),
         ("id_ if id_ in known else encoded.get(to_column(id_), id_)", "encoded.get(to_column(id_), id_)"),
         ("if self._separator is None:\n            query_id", "if True:\n            query_id"),
     ),
-    *_of(
-        "rerank/readers/queries.py",
-        "tests/rerank/readers/test_queries.py",
-        ("names[0] in _ID_NAMES and names[1] in _TEXT_NAMES", "names[0] in _ID_NAMES"),
-    ),
+    *_of("rerank/readers/queries.py", ("names[0] in _ID_NAMES and names[1] in _TEXT_NAMES", "names[0] in _ID_NAMES")),
     *_of(
         "rerank/retrieval/dense.py",
-        f"{_RETRIEVAL}/test_dense.py",
         ("depth = min(depth, self.passages)", "pass"),
         ("sorted((-float(score), int(row))", "list((-float(score), int(row))"),
         ("zip(scores, rows, strict=True) if row >= 0)", "zip(scores, rows, strict=True))"),
@@ -283,13 +266,11 @@ CHANGES: tuple[Change, ...] = (
     ),
     *_of(
         "rerank/util/combining.py",
-        "tests/rerank/util/test_combining.py",
         ('unicodedata.normalize("NFC", stream_safe(text))', 'unicodedata.normalize("NFKC", stream_safe(text))'),
         ('unicodedata.normalize("NFC", stream_safe(text))', 'unicodedata.normalize("NFC", text)'),
     ),
     *_of(
         "eval/rerank_eval/measures.py",
-        "tests/eval/test_measures.py",
         ("qrel.query_id == qrel.doc_id and qrel.relevance > 0", "qrel.query_id == qrel.doc_id"),
         ("max(0.0, end - max(start, busy_until))", "max(0.0, end - start)"),
         ("busy_until = max(busy_until, end)", "busy_until = end"),
@@ -298,7 +279,6 @@ CHANGES: tuple[Change, ...] = (
     ),
     *_of(
         "eval/rerank_eval/statistics.py",
-        "tests/eval/test_statistics.py",
         ("highest = max(highest, min(1.0,", "highest = max(0.0, min(1.0,"),
         ("differences[np.abs(differences) < _TIE] = 0.0", "pass"),
         ("np.std(values, ddof=1)", "np.std(values)"),
@@ -306,46 +286,114 @@ CHANGES: tuple[Change, ...] = (
     ),
     *_of(
         "eval/rerank_eval/datasets.py",
-        "tests/eval/test_overlap.py",
         ("    if settings.limit:\n        return []\n", ""),
         ("(named is None or query_id in named)", "named is None"),
+        tests="eval/test_overlap.py",
     ),
     *_of(
         "training/rerank_training/lists/training_list.py",
-        "tests/training/lists/test_training_list.py",
         ("max(item.relevance) > min(item.relevance)", "max(item.relevance) > 0"),
         ("lambda _: {passage.doc_id for request in requests() for", "lambda _: {passage for request in [] for"),
         ("if share > _MAX_BAD_SHARE or not valid:", "if not valid:"),
     ),
     *_of(
         "training/rerank_training/lists/sampling.py",
-        "tests/training/lists/test_sampling.py",
         ("required = [random.choice(relevant)] if relevant else []", "required = []"),
-        ("max(best.get(first, 0.0), grades.get(candidate.doc_id, 0.0))", "grades.get(candidate.doc_id, 0.0)"),
+        ("max(best.get(first, 0.0), grades[candidate.doc_id])", "grades[candidate.doc_id]"),
         ("for i in sorted(required + sampled)", "for i in required + sampled"),
     ),
     *_of(
         "training/rerank_training/trainer/windows.py",
-        "tests/training/trainer/test_windows.py",
         ("== max(item.relevance)]", ">= 0]"),
         ("            positions.sort()", "            pass"),
         ('f"{self._seed}/order/{epoch}"', 'f"{self._seed}/order"'),
     ),
     *_of(
         "training/rerank_training/trainer/ranking_trainer.py",
-        "tests/training/trainer/test_ranking_trainer.py",
         ("            terms = terms * shares * self.current_gradient_accumulation_steps\n", ""),
     ),
     *_of(
         "training/rerank_training/trainer/run.py",
-        "tests/training/trainer/test_gain.py",
         ("        if not state.global_step:\n            values", "        if True:\n            values"),
         ("    if change.difference > 0:\n", "    if change.difference >= 0:\n"),
+        tests="training/trainer/test_gain.py",
+    ),
+    *_of("rerank/protobuf/messages.py", ("relevance=item.relevance,", "relevance=item.relevance or 0.0,")),
+    *_of(
+        "rerank/access/addresses.py",
+        ("if int(port) > _MAX_PORT:", "if False:"),
+        ("if any(not ipaddress", "if all(not ipaddress"),
+        ("len(resolved) > 1)", "False)"),
     ),
     *_of(
-        "rerank/protobuf/messages.py",
-        "tests/rerank/protobuf/test_messages.py",
-        ("relevance=item.relevance,", "relevance=item.relevance or 0.0,"),
+        "rerank/util/addresses.py",
+        ('f"{_LOOPBACK_OF.get(host, host)}:{port}"', "address"),
+        tests="rerank/access/test_addresses.py",
+    ),
+    *_of(
+        "rerank/access/tls.py",
+        ("tls.client_ca is not None)\n", "False)\n"),
+        ("        self._version = version\n", ""),
+        ("        context.verify_mode = ssl.CERT_REQUIRED\n", ""),
+        tests="rerank/ports/http/test_server.py",
+    ),
+    *_of(
+        "rerank/ports/connections.py",
+        ("key=silent_ms.__getitem__, reverse=True)", "key=silent_ms.__getitem__)"),
+        ("strict=False))", "strict=False)[0])"),
+        ("silent_ms[client] = -1 if client in busy else", "silent_ms[client] ="),
+        (" if silent_ms[client] >= _SILENT_MS]", "]"),
+        ('return host.removeprefix("::ffff:"), port', "return host, port"),
+    ),
+    *_of(
+        "rerank/ports/health.py",
+        ("            if status != last:", "            if True:"),
+        ("        if not self._is_shutting_down:", "        if True:"),
+        ("next(_health(model) for model in models if model.is_default)", "_health(models[0])"),
+        ("        if service == LIVENESS:", "        if False:"),
+    ),
+    *_of(
+        "rerank/ports/grpc/handlers.py",
+        ("if len(message) > FIELDS_PER_CANDIDATE * limits.max_candidates:", "if False:"),
+        ("if len(message) > _MAX_SHORT_BYTES:", "if False:"),
+        ("math.inf if remaining_s is None else", "math.inf if True else"),
+        ('only_value(self._headers, "authorization")', 'dict(self._headers).get("authorization")'),
+        tests="rerank/ports/grpc/test_bad_requests.py rerank/ports/grpc/test_hostile_messages.py",
+    ),
+    *_of(
+        "rerank/integrations/mcp/tools.py",
+        ('{"ordered": False} | options', '{"ordered": True} | options'),
+        ('"top_n": _SEARCH_TOP_N, ', ""),
+        (" if not model.problem]", "]"),
+        ('({"reason": execution.reason} if execution.reason else {})', "{}"),
+        tests="rerank/integrations/test_mcp.py",
+    ),
+    *_of("rerank/integrations/inspector/routes.py", ("        response.headers.update(_HEADERS)\n", "")),
+    *_of(
+        "rerank/retrieval/bm25.py",
+        ("search(nfc(query.text)", "search(query.text"),
+        ("nfc(text)}", "text}"),
+        ("        n += len(part)\n", "        n += 1\n"),
+        ("int(reader.docFreq(self._term(_FIELD, stem)))", "1"),
+    ),
+    *_of(
+        "rerank/retrieval/build_folder.py",
+        ("fcntl.LOCK_EX | fcntl.LOCK_NB", "fcntl.LOCK_SH | fcntl.LOCK_NB"),
+        ("if begun == plan and not damage:", "if begun == plan:"),
+    ),
+    *_of(
+        "rerank/retrieval/sparse_store.py",
+        ("row, first = row + n, first + numbers", "row, first = row + n, numbers"),
+        ("bool(self._truncated[row])", "False"),
+        ("int(terms[-1]) >= self._vocabulary_size", "int(terms[-1]) > self._vocabulary_size"),
+        ("or (np.diff(self._offsets) < 0).any()", ""),
+    ),
+    *_of(
+        "eval/rerank_eval/runs.py",
+        ('text[: text.rfind(b"\\n") + 1]', "text"),
+        ("            file.truncate(size)\n", ""),
+        ("if changed := differences(stored, self._fingerprint):", 'if changed := "":'),
+        ("/ 1000 * len(others)", "/ 1000"),
     ),
     *_of(
         "rerank/access/keys.py",

@@ -65,6 +65,15 @@ def test_queries_that_were_left_out_are_named_and_do_not_count(tmp_path: Path, s
     assert json.loads(measures)["mean"]["nDCG@10"] == 0.5
 
 
+def test_queries_beyond_the_limit_do_not_count_as_absent(tmp_path: Path, service: Served) -> None:
+    requests = requests_of(tmp_path / "requests.jsonl", "1", "2")
+    qrels = write_qrels(tmp_path / "qrels.txt", {query: {"a": 1} for query in "123"})
+    given = ("--requests", requests, "--qrels", qrels, "--model", "identity", "--target", service.address)
+    printed = evaluate(eval_trec_dl, tmp_path / "out", *given, "--limit", 1)
+    assert "Means over 1 of 3 judged queries." in printed
+    assert "without candidates" not in printed
+
+
 def test_index_of_another_collection_is_refused_before_a_service_starts(tmp_path: Path, index_folder: Path) -> None:
     collection = collection_with(tmp_path / "other", "1")
     error = refusal(eval_beir, tmp_path / "out", "--collection", collection, "--index", index_folder)

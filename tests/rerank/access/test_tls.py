@@ -101,7 +101,8 @@ def test_certificate_is_read_again_when_it_changes(
         authority.issue("server")
         assert ask(served, credentials) == "identity"
         files.certificate.write_text("not a certificate")
-        assert ask(served, credentials) == "identity"
+        for _ in range(2):
+            assert ask(served, credentials) == "identity"
         assert [record.levelname for record in caplog.records if "stays in use" in record.getMessage()] == ["ERROR"]
         other = Authority(tmp_path / "other").issue("server")
         files.certificate.write_bytes(other.certificate.read_bytes())

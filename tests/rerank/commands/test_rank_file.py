@@ -5,7 +5,8 @@ from __future__ import annotations
 import fcntl
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from rerank.client.client import RerankClient
 from rerank.errors import ShuttingDown
 from rerank.models.encoder import Encoder
 from rerank.readers.candidates import read_requests
+from rerank.types import Window, WindowRanking
 from tests.fakes import NumberRanker
 from tests.rerank.commands.conftest import Command, Outcome
 from tests.serving import reranker_of, serving
@@ -67,6 +69,27 @@ def test_each_line_is_its_request_in_the_new_order(batch: Batch, paths: tuple[Pa
     assert row["candidates"][0]["score"] > row["candidates"][1]["score"]
     assert (row["source"], row["execution"]["model"]) == ("mine", "number")
     assert len(read_requests(paths[1])) == 20  # so that it can be ranked again
+
+
+def test_what_replies_warn_of_is_said_once_for_each_kind(
+    rerank: Command, encoder: Encoder, paths: tuple[Path, Path]
+) -> None:
+    """The ranker's warnings differ in their numbers; equal kinds are counted, and the first one is shown."""
+
+    class Doubtful(NumberRanker):
+        def score(self, parts: Sequence[Window]) -> list[WindowRanking]:
+            rankings = zip(parts, super().score(parts), strict=True)
+            return [replace(ranking, warning=f"doubts about {part.query.text}") for part, ranking in rankings]
+
+    with serving(reranker_of(encoder, {"doubtful": Doubtful()})) as served:
+        command = ("rank", "--batch", paths[0], "--out", paths[1], "--target", served.address)
+        outcome = rerank(*command)
+        assert outcome.code == 0
+        assert outcome.out + outcome.err == (
+            f"{paths[1]}: 20 of 20 requests are ranked\n"
+            "warning: doubts about query 0 (20 of 20 queries, the first is 0)\n"
+        )
+        assert "warning" not in rerank(*command).err  # nothing was ranked again
 
 
 def test_name_that_promises_gzip_is_refused(rerank: Command, address: str, paths: tuple[Path, Path]) -> None:

@@ -165,6 +165,11 @@ CASCADE = "{name: a, ranker: first, strategy: cascade, preranker: b}"
             f"{CASCADE}, {{name: b, ranker: first, strategy: cascade, preranker: a}}, {{name: c, ranker: identity}}",
             "preranker 'b' of a makes no cascade of at most 3 different models; use c",
         ),
+        (
+            f"{CASCADE}, {{name: b, ranker: first, strategy: cascade, preranker: c}}, "
+            "{name: c, ranker: first, strategy: cascade, preranker: d}, {name: d, ranker: identity}",
+            "preranker 'b' of a makes no cascade of at most 3 different models; use c or d",
+        ),
     ],
 )
 def test_preranker_must_be_another_model_in_no_circle(path: Path, models: str, problem: str) -> None:

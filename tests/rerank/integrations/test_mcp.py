@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -17,6 +17,7 @@ from rerank.access.keys import CallerLimits, add_key
 from rerank.client.client import AsyncRerankClient
 from rerank.config import Limits, ServiceConfig
 from rerank.rankers.identity import IdentityRanker
+from rerank.v1 import rerank_pb2 as pb
 from tests.doc_pages import blocks
 from tests.fakes import NumberRanker
 from tests.rerank.commands.conftest import Command
@@ -77,6 +78,38 @@ async def test_tools_search_and_rerank(address: str) -> None:
         found = content_of(await client.call_tool("search", arguments))
         assert found["results"][0]["doc_id"] == "flea"
         assert "20 days" in found["results"][0]["text"]
+
+
+async def test_order_of_candidates_counts_only_if_it_is_said_and_a_search_gives_ten_results(address: str) -> None:
+    candidates = [{"doc_id": text, "text": text} for text in ("one text", "another text")]
+
+    async def order(given: list[dict[str, str]], **options: object) -> list[str]:
+        call = {"query": "q", "model": "identity", "candidates": given} | options
+        return [item["doc_id"] for item in content_of(await client.call_tool("rerank", call))["results"]]
+
+    async with connected(address) as client:
+        assert await order(candidates) == await order(candidates[::-1])
+        for given in (candidates, candidates[::-1]):
+            assert await order(given, ordered=True) == [candidate["doc_id"] for candidate in given]
+        found = content_of(await client.call_tool("search", {"query": "moon", "first_stage": "dense"}))
+        assert len(found["results"]) == 10
+
+
+async def test_model_that_is_not_served_is_not_offered_and_a_reply_says_why_it_is_in_part() -> None:
+    from rerank.integrations.mcp.tools import tool_server
+
+    class Service:
+        async def list_models(self) -> pb.ListModelsResponse:
+            return pb.ListModelsResponse(models=[pb.Model(name="damaged", problem="cut"), pb.Model(name="whole")])
+
+        async def rerank(self, query: str, candidates: list[str], **options: object) -> pb.RerankResponse:
+            return pb.RerankResponse(execution=pb.Execution(completeness=pb.COMPLETENESS_NONE, reason="too late"))
+
+    async with mcp.Client(await tool_server(cast(Any, Service()))) as client:
+        (tool,) = (await client.list_tools()).tools
+        assert tool.input_schema["properties"]["model"]["enum"] == ["whole"]
+        reply = content_of(await client.call_tool("rerank", {"query": "q", "candidates": ["a"]}))
+        assert (reply["completeness"], reply["reason"]) == ("none", "too late")
 
 
 async def test_every_described_argument_is_taken(address: str) -> None:

@@ -21,29 +21,29 @@ def found(cache: VectorCache, text: str) -> Vector | None:
     return passage.vector
 
 
-def test_vector_comes_back_bit_by_bit_with_its_truncation() -> None:
+def test_vector_comes_back_bit_by_bit_with_its_truncation_and_tokens() -> None:
     cache = VectorCache(10_000)
-    cache.put("a text", vector(1), is_truncated=True)
+    cache.put("a text", vector(1), tokens=7, is_truncated=True)
     passage = cache.with_cached_vector(Passage("d", "a text", title="a"))
     assert passage.vector is not None
     assert passage.vector.tobytes() == vector(1).tobytes()
-    assert (passage.vector_truncated, passage.vector_cached, passage.title) == (True, True, "a")
+    assert (passage.vector_truncated, passage.cached_tokens, passage.title) == (True, 7, "a")
 
 
 def test_every_difference_of_a_text_counts() -> None:
     cache = VectorCache(10_000)
-    cache.put("A title\nA text", vector(1), is_truncated=False)
+    cache.put("A title\nA text", vector(1), tokens=7, is_truncated=False)
     for text in ("A text", "A title A text", "a title\nA text", "A title\nA text ", ""):
         assert found(cache, text) is None
 
 
 def test_passage_with_a_vector_keeps_it_and_is_not_counted() -> None:
     cache = VectorCache(10_000)
-    cache.put("text", vector(1), is_truncated=False)
+    cache.put("text", vector(1), tokens=7, is_truncated=False)
     passage = cache.with_cached_vector(Passage("d", "text", vector=vector(2)))
     assert passage.vector is not None
     assert passage.vector.tobytes() == vector(2).tobytes()
-    assert (passage.vector_cached, cache.hits, cache.misses) == (False, 0, 0)
+    assert (passage.cached_tokens, cache.hits, cache.misses) == (None, 0, 0)
 
 
 def test_memory_is_bounded_even_for_rows_of_a_matrix_and_long_texts() -> None:
@@ -53,7 +53,7 @@ def test_memory_is_bounded_even_for_rows_of_a_matrix_and_long_texts() -> None:
     try:
         for number in range(1500):
             rows = np.zeros((16, 384), dtype=np.float32)
-            cache.put(f"{number}" + "x" * 5_000, rows[3], is_truncated=False)
+            cache.put(f"{number}" + "x" * 5_000, rows[3], tokens=7, is_truncated=False)
         taken, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -68,7 +68,7 @@ def test_threads_share_it() -> None:
             key = (seed * 7 + number) % 250
             kept = found(cache, str(key))
             assert kept is None or kept.tobytes() == vector(key).tobytes()
-            cache.put(str(key), vector(key), is_truncated=False)
+            cache.put(str(key), vector(key), tokens=7, is_truncated=False)
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(8)))
@@ -77,7 +77,7 @@ def test_threads_share_it() -> None:
 
 def test_kept_vector_cannot_be_changed_by_its_users() -> None:
     cache, given = VectorCache(10_000), vector(1)
-    cache.put("a", given, is_truncated=False)
+    cache.put("a", given, tokens=7, is_truncated=False)
     given[:] = 0
     kept = found(cache, "a")
     assert kept is not None

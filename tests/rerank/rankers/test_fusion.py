@@ -103,9 +103,9 @@ def test_order_is_the_same_for_texts_of_earlier_requests(encoder: Encoder, spars
     of_list = window(ranker, TEXTS)
     (cold,) = rank_windows(ranker, [of_list])
     for text in TEXTS:  # a later request with a greater depth leaves all vectors
-        caching.vector_cache.put(text, caching.encode_passages([text])[0], False)
+        caching.vector_cache.put(text, caching.encode_passages([text])[0], *caching.token_counts([text]), False)
     warm_list = replace(of_list, passages=tuple(map(ranker.with_cached, of_list.passages)))
-    assert all(passage.vector_cached for passage in warm_list.passages)
+    assert all(passage.cached_tokens for passage in warm_list.passages)
     (warm,) = rank_windows(ranker, [warm_list])
     assert warm.permutation == cold.permutation
     assert np.isnan(warm.cosines).sum() == len(TEXTS) - 4

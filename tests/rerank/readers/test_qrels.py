@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rerank.errors import CollectionError
-from rerank.readers.qrels import Qrel, read_qrels, with_known_ids
+from rerank.readers.qrels import Qrel, known_ids, read_qrels, with_known_ids
 
 HEADER = "query-id\tcorpus-id\tscore\n"
 
@@ -56,6 +56,11 @@ def test_judged_ids_get_the_form_that_exists_and_a_known_id_means_itself() -> No
         Qrel("plain", "e%20f", 1),
         Qrel("plain", "%2F", 1),
     ]
+
+
+@pytest.mark.parametrize("known", [["e%20f", "e f"], ["e f", "e%20f"]])
+def test_two_known_ids_that_differ_in_their_encoding_mean_themselves(known: list[str]) -> None:
+    assert known_ids(known, known) == {"e f": "e f", "e%20f": "e%20f"}
 
 
 def test_nothing_is_looked_up_where_no_id_has_white_space() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from rerank.errors import ConfigError, IndexMismatch
 from rerank.models.encoder import Encoder
 from rerank.retrieval import dense
-from rerank.retrieval.dense import DenseRetriever, open_vector_index, recall_of, write_vector_index
+from rerank.retrieval.dense import DenseRetriever, ScoresAndRows, open_vector_index, recall_of, write_vector_index
 from rerank.retrieval.index_format import DenseKind
 from rerank.retrieval.store import PassageStore, VectorFile, allocate_vectors, write_passages
 from rerank.types import Matrix, Passage, Query
@@ -163,6 +164,35 @@ def store(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Passage
 @pytest.fixture(scope="module")
 def retriever(store: PassageStore, encoder: Encoder) -> DenseRetriever:
     return DenseRetriever(open_vector_index("flat", Path(), store.vectors), encoder, PASSAGES)
+
+
+def test_index_is_asked_for_no_more_passages_than_it_has(
+    retriever: DenseRetriever, queries: list[Query], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, search = list[int](), retriever.index.search
+
+    def recorded(vectors: Matrix, depth: int) -> ScoresAndRows:
+        asked.append(depth)
+        return search(vectors, depth)
+
+    monkeypatch.setattr(retriever.index, "search", recorded)
+    (found,) = retriever.search(queries[:1], 10 * PASSAGES)
+    assert (asked, len(found)) == ([PASSAGES], PASSAGES)
+
+
+def test_rows_that_a_graph_does_not_find_are_left_out(
+    folder: Path, file: VectorFile, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FAISS fills the places of passages that its search did not reach with -1."""
+    graph = open_vector_index("hnsw", folder, file)
+    rows = np.array([[7, -1, 3, -1]])
+    monkeypatch.setattr(graph, "_index", SimpleNamespace(search=lambda queries, depth: (None, rows)))
+    scores, found = graph.search(QUERIES[:1], 4)
+    assert set(found[0, :2].tolist()) == {7, 3}
+    assert found[0, 2:].tolist() == [-1, -1]
+    monkeypatch.setattr(dense, "query_vectors", lambda encoder, queries: QUERIES[: len(queries)])
+    (hits,) = DenseRetriever(graph, encoder, N).search([Query("q")], 4)
+    assert [(hit.row, hit.score) for hit in hits] == list(zip(found[0, :2], scores[0, :2], strict=True))
 
 
 @pytest.fixture(scope="module")

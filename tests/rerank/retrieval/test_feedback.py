@@ -59,7 +59,7 @@ def lists(seed: int = 0) -> Lists:
 
 
 def settings(method: FeedbackMethod, **given: float) -> FeedbackSettings:
-    return FeedbackSettings(method, learning_rate=0.01, **given)  # type: ignore[arg-type]
+    return FeedbackSettings(method, **{"learning_rate": 0.01, **given})  # type: ignore[arg-type]
 
 
 # --- a plain implementation with loops over queries and pairs ---
@@ -125,16 +125,16 @@ def chained(seed: int = 0, **given: float) -> tuple[Lists, Tensor, QueryUpdates]
 
 
 def test_chain_is_kl_from_the_preranker_and_then_ranknet_with_a_fifth_of_its_steps_and_rate() -> None:
-    batch, preranker, updates = chained(steps=15, min_cosine=0.0)
+    batch, preranker, updates = chained(steps=15, min_cosine=0.0, learning_rate=0.1)
     vectors, passages, teacher, mask = batch
     for row in range(Q):
         query, has_score = vectors[row], mask[row] & ~preranker[row].isnan()
         prerankers = passages[row, has_score], preranker[row, has_score]
-        begun = slow_adam(FeedbackMethod.KL, query, query, *prerankers, 15, 0.01)
+        begun = slow_adam(FeedbackMethod.KL, query, query, *prerankers, 15, 0.1)
         assert begun.norm() != pytest.approx(1, abs=1e-3)  # RankNet goes on from the vector as it is
         of_list = query, passages[row, mask[row]], teacher[row, mask[row]]
-        ended = slow_adam(FeedbackMethod.WEIGHTED_RANKNET_FIRST, begun, *of_list, 3, 0.002)
-        torch.testing.assert_close(updates.vectors[row], functional.normalize(ended, dim=-1), atol=1e-4, rtol=0)
+        ended = slow_adam(FeedbackMethod.WEIGHTED_RANKNET_FIRST, begun, *of_list, 3, 0.02)
+        torch.testing.assert_close(updates.vectors[row], functional.normalize(ended, dim=-1), atol=1e-5, rtol=0)
 
 
 def test_chain_has_the_steps_and_rates_of_first() -> None:

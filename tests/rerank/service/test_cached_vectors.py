@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from rerank.config import HttpConfig, TelemetryConfig
+from rerank.config import FusionModel, HttpConfig, TelemetryConfig
 from rerank.engine.accounts import CallerShare, Shared
 from rerank.models.encoder import Encoder
 from rerank.models.vector_cache import VectorCache
+from rerank.rankers.fusion import FusionRanker
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.reranking.reranker import AsyncReranker
 from rerank.types import RankOptions
@@ -54,6 +55,24 @@ def test_metrics_count_the_hits(served: tuple[Served, HttpClient]) -> None:
         lines = page.read().decode().splitlines()
     assert f'rerank_text_vectors_total{{result="hit"}} {len(TEXTS)}.0' in lines
     assert f'rerank_text_vectors_total{{result="miss"}} {len(TEXTS)}.0' in lines
+
+
+@pytest.mark.parametrize("model", ["pe-rank", "fusion"])
+async def test_tokens_are_those_of_the_texts_cached_or_not(checkpoint: Path, encoder: Encoder, model: str) -> None:
+    cached = with_cache(encoder, 1_000_000)
+    settings = FusionModel(name="fusion", ranker="fusion", sparse_weight=0.0)
+    rankers = {"pe-rank": PERankRanker(checkpoint, cached, "cpu"), "fusion": FusionRanker(settings, cached, None)}
+    texts = [*TEXTS[:4], TEXTS[0], "", "long " * 300]
+    async with reranker_of(cached, rankers) as reranker:
+        cold, warm, half = [
+            (await reranker.rerank(QUERY, some, RankOptions(model=model))).trace.tokens
+            for some in (texts[:5], texts[:5], texts)
+        ]
+        assert cached.vector_cache.hits >= 5
+    async with reranker_of(with_cache(encoder, 0), rankers) as reranker:
+        uncached = (await reranker.rerank(QUERY, texts, RankOptions(model=model))).trace.tokens
+    assert cold == warm > 0
+    assert half == uncached > cold
 
 
 async def test_known_vectors_are_not_expected_work(

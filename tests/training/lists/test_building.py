@@ -100,13 +100,29 @@ def test_skipped_lists_are_reported(requests: Path, tmp_path: Path, capsys: pyte
     qrels.write_text(qrels.read_text(encoding="utf-8") + "8 0 d0 1\n", encoding="utf-8")
     options = {"requests": requests, "qrels": qrels, "lists_per_query": 2}
     assert len(built(tmp_path / "out.jsonl", "qrels", **options)) == 2
-    assert "skipped lists: 2, fewer than two passages" in capsys.readouterr().out
+    assert "skipped lists, fewer than two passages: 2" in capsys.readouterr().out
+
+
+def test_passages_that_are_left_out_or_not_judged_are_counted(
+    requests: Path, files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = json.loads(requests.read_text(encoding="utf-8"))
+    row["candidates"] += [{"docid": "blank", "doc": {"contents": " "}}, row["candidates"][0] | {"docid": "copy"}]
+    requests.write_text(json.dumps(row), encoding="utf-8")
+    (item,) = built(tmp_path / "out.jsonl", "qrels", **files, passages="9")
+    assert ids(item) == [f"d{number}" for number in range(5)]
+    printed = capsys.readouterr().out
+    assert "candidates left out, without a text or with that of another one: 2\n" in printed
+    assert "passages in the lists that nobody judged, which count as not relevant: 3\n" in printed
+    files["qrels"].write_text("".join(f"7 0 d{number} {number}\n" for number in range(5)), encoding="utf-8")
+    built(tmp_path / "judged.jsonl", "qrels", **files, passages="9")
+    assert "nobody judged" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("judged", "options", "message"),
     [
-        ("7 0 d1 0\n", {"lists_per_query": 2}, "no list can be made of 1 queries; skipped lists: 2, all"),
+        ("7 0 d1 0\n", {"lists_per_query": 2}, "of 1 queries; skipped lists, all passages equally relevant: 2"),
         ("8 0 d1 1\n9 0 d1 1\n", {}, r"none of the 1 queries is judged in .*\.txt \(2 queries\); give .*'7'.*'8'"),
         ("7 0 d1 3\n", {"held_out_share": 0.5}, "leaves 0 lists to train on and 1 held out, of 1 queries"),
     ],

@@ -62,4 +62,5 @@ def test_pool_keeps_the_first_of_equal_texts_with_the_better_grade() -> None:
     candidates = [Passage(doc_id, text) for doc_id, text in [("a", "same"), ("b", "same"), ("c", "other")]]
     created = make_pool(Query("q?"), candidates, {"b": 2.0})
     assert [candidate.doc_id for candidate in created.candidates] == ["a", "c"]
-    assert (created.grades["a"], created.grades["c"]) == (2.0, 0.0)
+    assert (dict(created.grades), created.left_out) == ({"a": 2.0, "b": 2.0}, 1)
+    assert make_pool(Query("q?"), candidates, {"a": 3.0, "b": 2.0}).grades["a"] == 3.0

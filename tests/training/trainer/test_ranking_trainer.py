@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,8 @@ def collate(rows: list[list[float]]) -> dict[str, Tensor]:
     return {"x": x.cos(), "relevance": relevance, "mask": mask}
 
 
-def stepped(folder: Path, size: int) -> Tensor:
-    """(2,) weights after one step of all lists in batches of this size."""
+def stepped(folder: Path, size: int, **changed: Any) -> Tensor:
+    """(2,) weights after one step of all lists in batches of this size, with these arguments changed."""
     model = nn.Linear(2, 1, bias=False)
     nn.init.ones_(model.weight)
     settings: dict[str, Any] = {
@@ -58,7 +59,7 @@ def stepped(folder: Path, size: int) -> Tensor:
         "remove_unused_columns": False,
         "disable_tqdm": True,
     }
-    arguments = TrainingArguments(**settings)
+    arguments = TrainingArguments(**settings | changed)
     trainer = RankingTrainer(TwoTerms(), model=model, args=arguments, train_dataset=RELEVANCE, data_collator=collate)
     trainer.train()
     return model.weight.detach()[0]
@@ -69,3 +70,15 @@ def test_accumulated_batches_take_the_step_of_one_batch(tmp_path: Path, size: in
     whole, parts = stepped(tmp_path, 4), stepped(tmp_path, size)
     torch.testing.assert_close(parts, whole)
     assert (whole - 1).abs().max() > 0.1
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640)])
+def test_files_of_a_save_have_the_mode_of_other_new_files(tmp_path: Path, umask: int, mode: int) -> None:
+    before = os.umask(umask)
+    try:
+        stepped(tmp_path, 4, save_strategy="steps", save_steps=1)
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "checkpoint-1").iterdir()}
+    assert {"model.safetensors", "optimizer.pt", "trainer_state.json"} < modes.keys()
+    assert set(modes.values()) == {mode}

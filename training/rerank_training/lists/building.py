@@ -28,6 +28,10 @@ from rerank_training.lists.teachers import Teacher, open_teacher
 from rerank_training.lists.training_list import Grades, TrainingList, of_requests, write_lists
 from rerank_training.lists.vector_table import VectorTable, encode_texts
 
+#: What is counted beside the lists that cannot be made.
+_LEFT_OUT = "candidates left out, without a text or with that of another one"
+_NOT_JUDGED = "passages in the lists that nobody judged, which count as not relevant"
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -51,14 +55,14 @@ def build(settings: BuildListsSettings) -> None:
             raise ConfigError(f"{path} exists already; remove it first or choose another --out")
     encoder = Encoder(settings.encoder or DEFAULT_ENCODER) if settings.needs_vectors else None
     source = open_source(settings, encoder)
-    skipped: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     with open_teacher(settings.teacher, settings.config, settings.model) as teacher:
-        parts = _build_lists(source, teacher, settings, skipped)
+        parts = _build_lists(source, teacher, settings, counts)
     for path, lists in zip(paths, parts, strict=False):
         console.print(f"{path}: {write_lists(path, lists):,} lists")
     console.print(f"made from {source.queries:,} queries, with the teacher {settings.teacher}")
-    if skipped:
-        console.print(_summary(skipped))
+    for line in _lines(counts):
+        console.print(line)
 
 
 def _build_list(
@@ -83,11 +87,11 @@ def _build_list(
 
 
 def _build_lists(
-    source: Source, teacher: Teacher, settings: BuildListsSettings, skipped: Counter[str]
+    source: Source, teacher: Teacher, settings: BuildListsSettings, counts: Counter[str]
 ) -> tuple[list[TrainingList], list[TrainingList]]:
     """The lists of a source to train on and those that are held out; lists of the same query stay together.
 
-    Lists that cannot be made are counted in `skipped` by reason.
+    `counts` gets the number of what is skipped, left out and not judged, each by what is said of it.
 
     Raises:
         CollectionError: not a single list can be made, or none of the held-out queries or none of the others.
@@ -95,15 +99,20 @@ def _build_lists(
     held_out = _held_out_queries(source.queries, settings)
     parts: tuple[list[TrainingList], list[TrainingList]] = ([], [])
     for position, pool in enumerate(with_progress(source.pools, "queries", source.queries, console)):
+        counts[_LEFT_OUT] += pool.left_out
         random = Random(f"{settings.seed}:{pool.query.query_id}")  # so that a list does not depend on those before it
         for number in range(1, settings.lists_per_query + 1):
             try:
                 item = _build_list(pool, teacher, settings, random, number)
                 parts[position in held_out].append(item)
             except CollectionError as error:
-                skipped[str(error)] += 1
+                counts[f"skipped lists, {error}"] += 1
+                continue
+            if settings.teacher is TeacherName.QRELS:
+                counts[_NOT_JUDGED] += sum(passage.doc_id not in pool.grades for passage in item.passages)
     if not any(parts):
-        raise CollectionError(f"no list can be made of {source.queries} queries; {_summary(skipped) or 'give some'}")
+        reasons = "; ".join(_lines(counts)) or "give some"
+        raise CollectionError(f"no list can be made of {source.queries} queries; {reasons}")
     if held_out and not all(parts):
         raise CollectionError(
             f"--held-out-share {settings.held_out_share} leaves {len(parts[0])} lists to train on and {len(parts[1])} "
@@ -120,8 +129,8 @@ def _held_out_queries(queries: int, settings: BuildListsSettings) -> set[int]:
     return set(Random(f"{settings.seed}:held-out").sample(range(queries), count))
 
 
-def _summary(skipped: Counter[str]) -> str:
-    return "; ".join(f"skipped lists: {count:,}, {reason}" for reason, count in skipped.items())
+def _lines(counts: Counter[str]) -> list[str]:
+    return [f"{what}: {count:,}" for what, count in counts.items() if count]
 
 
 def open_source(settings: BuildListsSettings, encoder: Encoder | None) -> Source:
@@ -141,7 +150,7 @@ def open_source(settings: BuildListsSettings, encoder: Encoder | None) -> Source
 
 
 def _from_requests(path: Path, settings: BuildListsSettings, encoder: Encoder | None) -> Source:
-    """For each request, its first `depth` candidates that have a text."""
+    """For each request, its first `depth` candidates."""
     requests = read_requests(path)
     qrels = of_requests(read_qrels(settings.qrels), requests) if settings.qrels else []
     grades = grades_by_query(qrels)
@@ -173,8 +182,10 @@ def _request_pools(
         query = replace(request.query, query_id=f"{settings.prefix}/{request.query.query_id}")
         if encoder:
             query = replace(query, vector=encoder.encode_queries([query.text])[0])
-        shown = [passage for passage in request.candidates[: settings.depth] if passage.text.strip()]
-        candidates = [replace(passage, vector=table([passage.text])[0]) if table else passage for passage in shown]
+        candidates = [
+            replace(passage, vector=table([passage.text])[0]) if table and passage.text.strip() else passage
+            for passage in request.candidates[: settings.depth]
+        ]
         yield make_pool(query, candidates, grades.get(request.query.query_id, {}))
 
 
@@ -187,7 +198,10 @@ def _from_collection(collection: Collection, settings: BuildListsSettings, encod
             f"none of the {len(queries)} queries of {settings.collection} is judged in "
             f"qrels/{settings.split}.tsv; give another --split"
         )
-    passages = [passage for passage in collection.passages() if passage.text.strip()]
+    every = list(collection.passages())
+    passages = [passage for passage in every if passage.text.strip()]
+    if blank := len(every) - len(passages):
+        console.print(f"{blank:,} of {len(every):,} passages have no text; no list has them")
     return Source(_neighbour_pools(judged, grades, passages, settings, encoder), len(judged))
 
 

@@ -17,11 +17,13 @@ class Pool:
     Attributes:
         candidates: in first-stage order, with distinct texts.
         grades: doc_id → known grade; any other passage has grade 0.
+        left_out: number of the candidates without a text, or with that of another one.
     """
 
     query: Query
     candidates: tuple[Passage, ...]
     grades: Mapping[str, float]
+    left_out: int = 0
 
 
 class ListOrder(StrEnum):
@@ -33,13 +35,16 @@ class ListOrder(StrEnum):
 
 
 def make_pool(query: Query, candidates: Sequence[Passage], grades: Mapping[str, float]) -> Pool:
-    """A pool without candidates that repeat an earlier one's text; the earlier one gets the higher grade of the two."""
+    """A pool without candidates that have no text, or an earlier one's, which then has the higher grade of the two."""
     kept: dict[str, Passage] = {}
     best = dict(grades)
     for candidate in candidates:
+        if not candidate.text.strip():
+            continue
         first = kept.setdefault(candidate.text, candidate).doc_id
-        best[first] = max(best.get(first, 0.0), grades.get(candidate.doc_id, 0.0))
-    return Pool(query, tuple(kept.values()), best)
+        if candidate.doc_id in grades:
+            best[first] = max(best.get(first, 0.0), grades[candidate.doc_id])
+    return Pool(query, tuple(kept.values()), best, len(candidates) - len(kept))
 
 
 def sample_passages(

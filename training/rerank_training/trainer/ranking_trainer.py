@@ -17,7 +17,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
 from rerank.checkpoints.load_errors import listed
 from rerank.errors import CheckpointError
-from rerank.util.files import synced_sizes
+from rerank.util.files import open_to_readers, synced_sizes
 from rerank.util.json_files import write_synced
 from rerank_training.trainer.checkpoint import report_write_errors
 from rerank_training.trainer.gpu import BucketCollator, CompiledLayers, halve_frozen_weights, positions_of
@@ -185,6 +185,7 @@ class RankingTrainer(Trainer):
                 super()._save_checkpoint(model, trial)
                 self.accelerator.wait_for_everyone()  # each process writes the state of its random numbers
                 if self.args.should_save:
+                    open_to_readers(folder)
                     write_synced(folder / COMPLETE_MARKER, synced_sizes(folder))
         finally:
             self.args.save_total_limit = limit

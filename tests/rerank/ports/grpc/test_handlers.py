@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import grpc
@@ -22,7 +24,7 @@ from rerank.client.client import check_health
 from rerank.errors import InvalidRequest
 from rerank.models.encoder import Encoder
 from rerank.names import LIVENESS, SERVICE
-from rerank.ports.grpc.handlers import abort
+from rerank.ports.grpc.handlers import GrpcCall, abort
 from rerank.v1 import rerank_pb2 as pb
 from scripts.http2_frames import call, message, preface
 from tests.serving import TIMEOUT_S, identity_service, refusal
@@ -157,3 +159,16 @@ def test_with_keys_reflection_is_off(encoder: Encoder, tmp_path: Path, has_keys:
             assert SERVICE in [service.name for service in next(answers).list_services_response.service]
         else:
             assert refusal(lambda: next(answers)).code is refused
+
+
+@pytest.mark.parametrize("remaining_s", [None, 7.0])
+async def test_deadline_is_that_of_the_client(remaining_s: float | None) -> None:
+    context = SimpleNamespace(
+        add_done_callback=lambda _: None,
+        peer=lambda: "ipv4:127.0.0.1:1",
+        invocation_metadata=lambda: (),
+        time_remaining=lambda: remaining_s,
+    )
+    received = GrpcCall(cast(Any, context), cast(Any, None), lambda _: None)
+    left_s = received.deadline_s - asyncio.get_running_loop().time()
+    assert left_s == (math.inf if remaining_s is None else pytest.approx(7, abs=1))
