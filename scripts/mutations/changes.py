@@ -195,7 +195,6 @@ CHANGES: tuple[Change, ...] = (
     ),
     *_of(
         "rerank/engine/accounts.py",
-        "tests/rerank/engine/test_accounts.py",
         ("if limit is not None and held and held + amount > limit:", "if limit is not None and held + amount > limit:"),
         (" if self._held[kind] else 0\n", "\n"),
         ("_MAX_ENDING = 100", "_MAX_ENDING = 1000"),
@@ -339,10 +338,7 @@ CHANGES: tuple[Change, ...] = (
     ),
     *_of(
         "rerank/ports/connections.py",
-        ("key=silent_ms.__getitem__, reverse=True)", "key=silent_ms.__getitem__)"),
-        ("strict=False))", "strict=False)[0])"),
         ("silent_ms[client] = -1 if client in busy else", "silent_ms[client] ="),
-        (" if silent_ms[client] >= _SILENT_MS]", "]"),
         ('return host.removeprefix("::ffff:"), port', "return host, port"),
     ),
     *_of(
