@@ -393,25 +393,21 @@ CHANGES: tuple[Change, ...] = (
     ),
     *_of(
         "rerank/access/keys.py",
-        "tests/rerank/access/test_keys.py",
         ("        with locked(path):\n", "        if True:\n"),
         ("        if text == self._text:\n", "        if True:\n"),
     ),
     *_of(
         "rerank/checkpoints/counted_files.py",
-        "tests/rerank/checkpoints/test_counted_files.py",
         ("_MAX_OTHER_VALUES = 2000", "_MAX_OTHER_VALUES = 2_000_000"),
         ("(tensors := file.read(size).count(_TENSOR)) > _MAX_TENSORS", "(tensors := 0)"),
     ),
     *_of(
         "rerank/inference_servers/bounded_stream.py",
-        "tests/rerank/inference_servers/test_bounded_stream.py",
         ("min(max_bytes, self._piece)", "max_bytes"),
         ("        self._left -= len(content)\n", ""),
     ),
     *_of(
         "rerank/retrieval/dense.py",
-        _RETRIEVAL,
         ("np.where(rows < 0, rows, rows + first)", "rows"),
         ("        if self._is_mapped and (size", "        if not self._is_mapped and (size"),
     ),
