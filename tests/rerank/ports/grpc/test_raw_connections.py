@@ -155,5 +155,7 @@ def test_connections_that_do_not_read_their_answers_give_way(
         served.wait_for_calls(4)
         wait_for(lambda: all(call.unread for call in served.server.calls._calls.values()))
         assert len(stub.Rerank(REQUEST, timeout=TIMEOUT_S).results) == 2
-        assert seconds_until_closed(connections[0]) < 10
+        with ThreadPoolExecutor(2) as pool:  # both have as much, and either may go
+            closed = [pool.submit(seconds_until_closed, connection) for connection in connections]
+            assert min(future.result() for future in closed) < 10
     assert "Traceback" not in caplog.text
