@@ -48,10 +48,7 @@ def test_settings_of_the_profile_are_defaults() -> None:
     ("settings", "message"),
     [
         ({"ranker": "first", "profile": "rank-zephyr"}, "profile rank-zephyr is of ranker generation, not first"),
-        (
-            {"ranker": "first", "profile": "nothing"},
-            "no profile 'nothing'; the profiles are .*, e2rank, first-mistral",
-        ),
+        ({"ranker": "first", "profile": "nothing"}, "no profile 'nothing'; the profiles are .*, e2rank, first-mistral"),
     ],
 )
 def test_profile_that_does_not_fit_is_refused(settings: dict[str, object], message: str) -> None:
