@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field, fields, make_dataclass
+from importlib import import_module
+from itertools import chain
 from typing import Annotated, Any, cast, get_args, get_type_hints
 
 import torch
@@ -24,7 +27,8 @@ class RunArguments(RunFlags, TrainingArguments):  # type: ignore[misc]  # RunFla
     """transformers' TrainingArguments, FSDP included; the fields of RunFlags have its defaults.
 
     Raises:
-        ConfigError: a tracker of `report_to` is not installed, FSDP has no GPUs, or DeepSpeed is asked for.
+        ConfigError: a tracker of `report_to` is not installed or has no login, FSDP has no GPUs, or DeepSpeed is
+            asked for.
     """
 
     lr_scheduler_type: str = "cosine"
@@ -95,10 +99,11 @@ class RunArguments(RunFlags, TrainingArguments):  # type: ignore[misc]  # RunFla
         try:
             if "tensorboard" in trackers and not is_tensorboard_available():
                 raise RuntimeError("tensorboard is not installed; install rerank-listwise[train]")
-            reasons = map(_reason_against, get_reporting_integration_callbacks(trackers))
+            callbacks = get_reporting_integration_callbacks(trackers)
+            reasons = chain(map(_reason_against, callbacks), map(_no_login, trackers))
             if reason := next(filter(None, reasons), ""):
                 raise RuntimeError(reason)
-        except (ValueError, RuntimeError) as error:  # unknown, or not installed
+        except (ValueError, RuntimeError) as error:  # unknown, not installed, or without a login
             reason = " ".join(str(error).split())
             raise ConfigError(f"--report-to {' '.join(trackers).strip()}: {reason}; or use none") from error
 
@@ -113,6 +118,22 @@ def _reason_against(tracker: Callable[[], object]) -> str:
         return str(error)
     finally:
         sys.unraisablehook = hook
+    return ""
+
+
+def _no_login(tracker: str) -> str:
+    """Says how to log in to an installed tracker, which would ask after the model is loaded; empty if not needed."""
+    if tracker == "wandb" and os.environ.get("WANDB_MODE", "online") not in ("offline", "disabled", "dryrun"):
+        wandb = import_module("wandb")
+        way = "run wandb login, or set WANDB_API_KEY, or WANDB_MODE=offline"
+        try:
+            return "" if wandb.login(prompt=False) else f"there is no login; {way}"
+        except wandb.Error as error:
+            return f"{error}; {way}"
+    if tracker == "comet_ml" and os.environ.get("COMET_MODE", "").upper() not in ("OFFLINE", "DISABLED"):
+        starts_online = os.environ.get("COMET_START_ONLINE", "1").lower() not in ("0", "false")
+        if starts_online and not import_module("comet_ml").get_config("comet.api_key"):
+            return "there is no login; run comet login, or set COMET_API_KEY, or COMET_MODE=OFFLINE"
     return ""
 
 
