@@ -27,8 +27,8 @@ FOLDERS = {
     "tests": list(EXTRAS),
 }
 
-#: Programs that run in separate environments, or on what is not in the repository.
-ELSEWHERE = {ROOT / "tests/sdk/python_clients.py", ROOT / "tests/published/family_scores.py"}
+#: Programs that run in separate environments.
+ELSEWHERE = {ROOT / "tests/sdk/python_clients.py"}
 
 #: Folders whose modules are imported as top-level names here.
 OURS = {"rerank", "rerank_eval", "rerank_training", "scripts", "tests"} | {

@@ -200,9 +200,14 @@ def _cut_to(candidate: Passage, whole: str, text: str) -> Passage:
     return replace(candidate, text=text, title="")
 
 
+def _capitalized(value: Any) -> Any:
+    """The interface names Left and Right alone: generators of clients cannot tell names apart by their case."""
+    return value.capitalize() if value in ("left", "right") else value
+
+
 def _keeps_beginning(direction: str | None) -> str | None:
-    if (direction or "right").lower() == "left":
-        raise PydanticCustomError("truncation_direction", "the end of a text is cut, not its beginning; use right")
+    if direction == "Left":
+        raise PydanticCustomError("truncation_direction", "the end of a text is cut, not its beginning; use Right")
     return direction
 
 
@@ -218,9 +223,10 @@ class TextsRequest(Options):
         None
     )
     truncation_direction: Annotated[
-        Literal["left", "right", "Left", "Right"] | None,
+        Literal["Left", "Right"] | None,
+        BeforeValidator(_capitalized),
         AfterValidator(_keeps_beginning),
-        Field(description="Only right: the beginning is kept."),
+        Field(description="Only Right: the beginning is kept."),
     ] = None
 
 

@@ -64,6 +64,21 @@ def references(document: Any) -> Iterator[str]:
             yield from references(value)
 
 
+def test_no_enum_of_openapi_repeats_a_value_in_another_case(http: HttpClient) -> None:
+    """Generators of clients, such as openapi-python-client, make a name of each value and stop at equal ones."""
+
+    def enums(node: Any) -> Iterator[list[Any]]:
+        values = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+        for value in values:
+            yield from enums(value)
+        if isinstance(node, dict) and isinstance(node.get("enum"), list):
+            yield node["enum"]
+
+    found = [[str(value).upper() for value in enum] for enum in enums(http.get("/openapi.json").json)]
+    assert found
+    assert all(len(set(enum)) == len(enum) for enum in found)
+
+
 #: What h11 and proxies take: visible ASCII, and spaces inside.
 VALUE = re.compile(r"([!-~]([ -~]*[!-~])?)?")
 

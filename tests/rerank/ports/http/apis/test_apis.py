@@ -153,7 +153,9 @@ def test_tei_truncation_on_the_left_is_refused(http: HttpClient) -> None:
     body = {"query": "q", "texts": texts(1), "truncation_direction": "Left"}
     reply = http.post("/rerank", body)
     assert (reply.status, reply.json["error_type"]) == (400, "Validation")
-    assert http.post("/rerank", body | {"truncation_direction": "Right"}).status == 200
+    assert http.post("/rerank", body | {"truncation_direction": "left"}).status == 400
+    for right in ("Right", "right"):
+        assert http.post("/rerank", body | {"truncation_direction": right}).status == 200
 
 
 @pytest.mark.parametrize(
