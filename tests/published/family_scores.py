@@ -14,7 +14,8 @@ from pathlib import Path
 from rerank import Reranker
 from rerank.errors import RerankError
 
-build, run = import_module("build"), import_module("run")  # the harness; a statement would be sorted as our folder build
+#: The harness. A statement would be sorted as our folder build.
+build, run = import_module("build"), import_module("run")
 
 #: As the harness's lists, but for two texts that need minutes: some models cut these, too. zerank strips its texts, and
 #: the harness does not.
