@@ -255,6 +255,23 @@ for name, provider, path in (
     )
 
 
+@client("openapi-python-client", "openapi-python-client")
+def openapi_python_client(base_url: str, model: str) -> Results:
+    """Of the client that it generates from the service's own description."""
+    import subprocess
+    from importlib import import_module
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory() as folder:
+        generator = [f"{sys.prefix}/bin/openapi-python-client", "generate", "--meta", "none"]
+        generator += ["--url", f"{base_url}/openapi.json", "--output-path", f"{folder}/generated"]
+        subprocess.run(generator, check=True, stdout=subprocess.DEVNULL)
+        sys.path.insert(0, folder)
+        call, models = import_module("generated.api.default.post_v2_rerank"), import_module("generated.models")
+        body = models.DocumentsRequest(query=QUERY, documents=DOCUMENTS, model=model, top_n=TOP_N)
+        return pairs(call.sync(client=import_module("generated.client").Client(base_url=base_url), body=body).results)
+
+
 def main(name: str, base_url: str, model: str) -> None:
     """Runs one client and prints what it returned or raised."""
     package, function = CLIENTS[name]

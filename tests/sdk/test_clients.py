@@ -67,6 +67,7 @@ SDKS = {
     "rerankers Cohere": SDK("frameworks", '`APIRanker(model, key, "cohere", url=BASE/v1/rerank)`'),
     "rerankers Jina": SDK("frameworks", '`APIRanker(model, key, "jina", url=BASE/v1/rerank)`'),
     "rerankers TEI": SDK("frameworks", '`APIRanker(model, key, "text-embeddings-inference", url=BASE/rerank)`'),
+    "openapi-python-client": SDK("generators", "`generate --url BASE/openapi.json`; then `Client(base_url=BASE)`"),
     "npm cohere-ai v2": SDK("node", "`new CohereClientV2({token, baseUrl: BASE})`"),
     "npm cohere-ai v1": SDK("node", "`new CohereClient({token, baseUrl: BASE})`"),
     "npm @langchain/cohere": SDK("node", "`new CohereRerank({client: new CohereClient({environment: BASE})})`"),
