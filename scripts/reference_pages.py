@@ -49,7 +49,7 @@ def _content(name: str) -> str:
 
 
 def _settings(settings: type[BaseModel]) -> Iterator[str]:
-    """What the docstring says first, whose settings it has, too, and a row for each of its own."""
+    """Yields the first paragraph of a docstring, the names of its base classes, and a table of its settings."""
     text = inspect.cleandoc(settings.__doc__ or "")
     first, _, attributes = text.partition("\n\nAttributes:\n")
     yield " ".join(first.split())

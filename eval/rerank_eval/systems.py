@@ -255,7 +255,7 @@ def _timed(query: Query, call: Callable[[], pb.RerankResponse]) -> Response:
 
 
 def _window(window: pb.WindowTrace) -> WindowTrace:
-    """What `preranker_scores` reads of a window."""
+    """Returns the parts of a window that `preranker_scores` reads."""
     kind = _KINDS[window.score_kind]
     return WindowTrace((*window.positions,), (), 0, (*window.scores,), kind, window.round, window.model)
 

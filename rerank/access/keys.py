@@ -78,7 +78,7 @@ def read_keys(path: Path) -> tuple[APIKey, ...]:
 
 
 def _text_of(path: Path) -> str:
-    """The text of the file. Raises: ConfigError."""
+    """Reads the file of the keys. Raises: ConfigError."""
     try:
         return read_text(path)
     except ConfigError as error:
@@ -201,7 +201,7 @@ class KeyStore:
         return found
 
     def _reload_if_changed(self) -> None:
-        """Compares the text, since a copy that keeps the time, or a second save within its resolution, looks old."""
+        """Compares the text of the file, whose time may stay the same after a copy or a second save."""
         self._checked_s = time.monotonic()
         try:
             text = _text_of(self._path)

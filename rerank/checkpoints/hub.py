@@ -93,7 +93,7 @@ class _NotListedError(ConfigError):
 
 
 class _Note(NamedTuple):
-    """What was written about a commit: the files that have the hub's hash, with their bytes, and whether it is all."""
+    """The note about a downloaded commit: files with the hub's hash and their bytes, and whether they are all."""
 
     files: dict[str, int]
     is_complete: bool

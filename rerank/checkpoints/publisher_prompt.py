@@ -82,7 +82,7 @@ def bring_prompt(prompt: PublisherPrompt, folder: Path, name: str) -> None:
 
 
 def words_of(prompt: PublisherPrompt, sources: Iterable[str | bytes]) -> dict[str, str]:
-    """Returns the words that the strings of Python sources make.
+    """Looks up the strings that the profile names in Python sources, and joins them: part of the prompt → text.
 
     Raises:
         LookupError: they lack a string.
@@ -121,7 +121,7 @@ def _kept_words(prompt: PublisherPrompt, path: Path) -> dict[str, str]:
 
 
 def _own_words(prompt: PublisherPrompt, folder: Path) -> dict[str, str] | None:
-    """The words in the Python of a folder; None if it lacks some."""
+    """The words that the Python files and the card of a folder have; None if one is missing."""
     try:
         return words_of(prompt, _own_sources(folder))
     except LookupError:
@@ -156,7 +156,7 @@ def _way_out(prompt: PublisherPrompt, path: Path) -> str:
 def _own_sources(folder: Path) -> Iterator[str | bytes]:
     """The Python in the folder of a model."""
     for path in sorted(islice(folder.glob("*.py"), _MAX_FILES)):
-        if path.stat().st_size <= _MAX_BYTES:
+        if path.is_file() and path.stat().st_size <= _MAX_BYTES:  # a pipe would wait for a writer
             yield path.read_bytes()
     if (card := folder / _CARD).is_file() and card.stat().st_size <= _MAX_BYTES:
         text = card.read_text(encoding="utf-8", errors="replace").replace("\r\n", "\n")
@@ -182,7 +182,7 @@ def _hash_of(text: str) -> str:
 
 
 def _strings(source: str | bytes) -> Iterator[str]:
-    """The strings of a Python source; none of a text that is not Python. Of an f-string, with expressions in braces."""
+    """Yields the strings of a Python source, f-strings with their expressions in braces; none if it is not Python."""
     try:
         nodes = list(ast.walk(ast.parse(source)))
     except _NOT_PYTHON:

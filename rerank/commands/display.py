@@ -84,7 +84,7 @@ def execution_line(execution: pb.Execution) -> str:
 
 
 def warnings_of(execution: pb.Execution) -> list[str]:
-    """What a reply warns of, below every table: what differs from the full and exact order, and doubts of the model."""
+    """Returns the warnings below the table of a reply: departures from the exact order, and doubts of the model."""
     truncated = len(execution.truncated_doc_ids)
     warnings = [
         f"the first stage's order instead of {execution.failure}" if execution.failure else "",

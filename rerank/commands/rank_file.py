@@ -136,7 +136,7 @@ class RankedFile:
             partial.truncate(0)
 
     def _write(self, partial: IO[bytes], is_ranked: Sequence[bool], answers: Answers) -> tuple[int, list[str]]:
-        """Writes the lines that there are, and between them the lines of the other requests, which it has answered.
+        """Writes the answers of an earlier run, and between them the new answers, in the order of the requests.
 
         Returns the number of those that failed, and what the replies to the others warn of.
         """

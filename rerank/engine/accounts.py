@@ -22,7 +22,7 @@ _RETRY_S = 1.0
 
 
 class Shared(Enum):
-    """What callers share: the setting that bounds it, and what is counted."""
+    """A resource that all callers share: the name of the setting that limits it, and the unit that is counted."""
 
     CALLS = "max_calls", "calls in flight"
     BYTES = "max_bytes_in_flight", "bytes in flight"
@@ -34,7 +34,7 @@ class Shared(Enum):
 
 @dataclass(eq=False)
 class CallerShare:
-    """What a call has.
+    """The part of the shared resources that one call has.
 
     Attributes:
         name: of its caller: of the API key, or else the connection; empty in a program's own process.
@@ -55,7 +55,7 @@ class CallerShare:
 
 @dataclass(eq=False)
 class _Account:
-    """What a caller has, and its calls in the order of their arrival."""
+    """The resources of a caller, and its calls in the order of their arrival."""
 
     held: Counter[Shared] = field(default_factory=Counter)
     calls: dict[CallerShare, None] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class Accounts:
             del self._accounts[share.name]
 
     def leave(self, share: CallerShare) -> None:
-        """Takes back all that a call has, which has ended."""
+        """Takes back all resources of a call that has ended."""
         self._ending.discard(share)
         for kind in Shared:
             self.give(share, kind)

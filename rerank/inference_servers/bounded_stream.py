@@ -20,7 +20,7 @@ class TooMuch(Exception):
 
 
 class BoundedStream(httpcore2.AsyncNetworkStream):
-    """A connection that reads a head of an answer in small pieces, and then the body.
+    """A connection that bounds what it reads before the body of an answer, and reads it in small pieces.
 
     Whatever is written to the connection begins another answer.
 

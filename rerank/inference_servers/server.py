@@ -163,7 +163,7 @@ class Server:
 
 
 async def _content(response: httpx2.Response, most_bytes: int) -> bytes:
-    """The body of an answer. Other tasks run between its chunks, of which one byte may be all. Raises: TooMuch."""
+    """Reads the body of an answer. Other tasks run between chunks, which may have one byte each. Raises: TooMuch."""
     content, chunks = bytearray(), 0
     async for chunk in response.aiter_bytes():
         content += chunk

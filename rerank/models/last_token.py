@@ -109,7 +109,7 @@ class LastTokenReader:
         return self._read_padded(padded, positions)
 
     def _read_padded(self, padded: torch.Tensor, positions: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Returns (N, outputs) at the N positions in the rows of (B, T) token ids or (B, T, D) input vectors."""
+        """Returns outputs (N, outputs) at N positions of B sequences: (B, T) token ids or (B, T, D) input vectors."""
         of_rows = [row for row, of_row in enumerate(positions) for _ in of_row]
         rows = torch.tensor(of_rows, device=padded.device)
         columns = torch.tensor(list(chain.from_iterable(positions)), device=padded.device)

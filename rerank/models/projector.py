@@ -102,7 +102,7 @@ def load_projector(
 
 
 def load_relu_projector(weights: Mapping[str, torch.Tensor]) -> nn.Module:
-    """Returns (N, D) → (N, E): W₂ relu(W₁ x), in float32, ready for inference. Its sizes are those of the weights.
+    """Returns (N, D) → (N, E): W₂ relu(W₁ x), in float32, ready for inference. The weights give D and E.
 
     Args:
         weights: `projector.0.weight` and `projector.2.weight`.

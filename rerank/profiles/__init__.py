@@ -24,7 +24,7 @@ class Figures(_Facts):
 
 
 class PublisherPrompt(_Facts):
-    """Which words the prompt of a publisher has that no package holds; see `rerank.checkpoints.publisher_prompt`.
+    """The hashes of the words of a publisher's prompt that no package holds, see `rerank.checkpoints.publisher_prompt`.
 
     Attributes:
         repository: on GitHub.
@@ -88,7 +88,7 @@ class PairPrompt(_Facts):
 
 
 class Blocks(_Facts):
-    """How a model reads a list that is too long for one prompt, see `rerank.rankers.jina_listwise`.
+    """The limits of a model that reads a long list in blocks, one prompt each, see `rerank.rankers.jina_listwise`.
 
     Attributes:
         query_tokens, passage_tokens: the most tokens of a query and of a passage; both are cut at their ends.

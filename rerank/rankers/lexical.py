@@ -42,8 +42,8 @@ def word_parts(query: Query, texts: Sequence[Sequence[str]]) -> Floats:
     these words.
 
     Args:
-        query: a stem that occurs twice counts twice. If the texts are of a collection whose document frequencies are
-            known, it has them, in the place of the bundled table.
+        query: a stem that occurs twice counts twice. Its document frequencies replace the bundled table, if the
+            collection of the texts has stated them.
         texts: the stems of n texts.
     """
     times, table = Counter(stems(query.text[:READ_CHARS])), query.word_table or bundled_word_table()

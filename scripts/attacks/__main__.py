@@ -85,7 +85,7 @@ def main(
 
 
 async def measure(name: str, seconds: float) -> Report:
-    """What the honest caller of a fresh service notices of an attack."""
+    """Measures an honest caller of a fresh service, alone and during an attack."""
     attack = ATTACKS[name]
     served = SERVICES.get(attack, ServiceOf())
     with tempfile.TemporaryDirectory(prefix="attack-") as created:

@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import grpc
@@ -199,12 +199,7 @@ async def rapid_resets(target: Target) -> Counter[str]:
     end_s, opened = time.monotonic() + LENGTH_S, Counter[str]()
 
     async def reset() -> None:
-        while time.monotonic() < end_s:
-            try:
-                reader, writer = await asyncio.open_connection(*address_of(target.address))
-            except OSError:
-                await asyncio.sleep(_RESET_PAUSE_S)
-                continue
+        async for reader, writer in _connections_until(end_s, target):
             opened["connections"] += 1
             reading = asyncio.create_task(_read_all(reader))
             writer.write(preface())
@@ -216,7 +211,6 @@ async def rapid_resets(target: Target) -> Counter[str]:
                 opened["calls"] += _RESETS
                 await asyncio.sleep(_RESET_PAUSE_S)
             reading.cancel()
-            writer.transport.abort()
 
     await asyncio.gather(*(reset() for _ in range(4)))
     return opened
@@ -273,17 +267,26 @@ async def _stay_without_reading(target: Target, path: str, message: bytes, is_la
         return "ended by the service" if stream.done() else "waiting"
 
 
+async def _connections_until(
+    end_s: float, target: Target
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Opens connections one after another until a time, and ends each before the next."""
+    while time.monotonic() < end_s:
+        try:
+            reader, writer = await asyncio.open_connection(*address_of(target.address))
+        except OSError:
+            await asyncio.sleep(_RESET_PAUSE_S)
+            continue
+        yield reader, writer
+        writer.transport.abort()
+
+
 async def _raw_connections(target: Target, connections: int, first: bytes, then: bytes = b"") -> Counter[str]:
     """Connections that send frames, and more of them for all that they receive; one that ends is opened again."""
     end_s, ends = time.monotonic() + LENGTH_S, Counter[str]()
 
     async def talk() -> None:
-        while time.monotonic() < end_s:
-            try:
-                reader, writer = await asyncio.open_connection(*address_of(target.address))
-            except OSError:
-                await asyncio.sleep(_RESET_PAUSE_S)
-                continue
+        async for reader, writer in _connections_until(end_s, target):
             writer.write(first)
             try:
                 async with asyncio.timeout(end_s - time.monotonic()) as limit:
@@ -292,7 +295,6 @@ async def _raw_connections(target: Target, connections: int, first: bytes, then:
             except (OSError, TimeoutError):
                 pass
             ends["open" if limit.expired() else "ended by the service"] += 1
-            writer.transport.abort()
 
     await asyncio.gather(*(talk() for _ in range(connections)))
     return ends

@@ -27,7 +27,7 @@ from scripts.service import running_service
 
 _QUERY = "how long does a flea live"
 #: Ranks requests in the process and prints the CPU milliseconds of each. Standard input gives their number, and 1 if
-#: each has new texts, 0 if all have those of the last one.
+#: each request has new texts, or 0 if all requests have the same texts.
 _ENGINE = """
 import sys, time
 from rerank import Reranker

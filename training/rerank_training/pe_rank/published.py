@@ -45,7 +45,7 @@ _TOKENIZER_FILES = (
 
 @dataclass(frozen=True)
 class PublishedLayout:
-    """What the published layout has in addition to the trained weights.
+    """The files of the published layout that are not trained weights.
 
     Attributes:
         settings: config.json, in the keys of transformers 4.

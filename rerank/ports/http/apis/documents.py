@@ -268,7 +268,7 @@ class DocumentsAPI(RerankAPI):
         return document
 
     def content(self, results: list[dict[str, Any]], ranking: Ranking, warnings: Sequence[str]) -> Any:
-        """What the reply says, for its type to check."""
+        """Returns the content of the reply, which its type checks."""
         tokens = ranking.trace.tokens
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         return {"model": ranking.trace.model, "usage": usage, self.results: results}
