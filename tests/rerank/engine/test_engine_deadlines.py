@@ -62,7 +62,7 @@ async def test_deadline_ends_a_request_before_its_next_window(windows_done: int)
 async def test_request_whose_deadline_has_passed_is_not_prepared(late_s: float) -> None:
     ranker = ObservedRanker()
     async with engine_for(ranker) as engine:
-        with pytest.raises(DeadlineExceeded, match="the deadline passed after 0 ms, before any window was ranked"):
+        with pytest.raises(DeadlineExceeded, match=r"the deadline passed after \d+ ms, before any window was ranked"):
             await engine.run(request_for(shuffled(100), deadline_s=now_s() - late_s))
     assert ranker.prepared == 0
 
