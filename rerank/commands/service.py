@@ -63,8 +63,8 @@ class ServeSettings:
     ] = None
     allowed_host: Annotated[
         list[str] | None,
-        "A host name, in addition to localhost, that the HTTP port answers to without keys, such as "
-        "host.docker.internal. Repeatable.",
+        "A host name, in addition to localhost, that the ports of HTTP and of the metrics answer to without keys, "
+        "such as host.docker.internal. Repeatable.",
     ] = None
     qrels: Annotated[
         str | None, "Judgements that the page at / of the HTTP port shows: pydoc, or a folder in BEIR layout."

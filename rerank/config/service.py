@@ -34,8 +34,8 @@ class HttpConfig(Settings):
             their vendor. "*" means all names that no model has. Replies and the log name the model that ran.
             Default: none.
         qrels: relevance judgements that the page at / shows: "pydoc", or a folder in BEIR layout. Default: none.
-        allowed_hosts: further names of this machine, such as host.docker.internal; requests without a key are answered
-            under these names and the loopback's. Default: none.
+        allowed_hosts: further names of this machine, such as host.docker.internal; requests without a key, and those
+            for /metrics, are answered under these names, localhost and IP addresses. Default: none.
     """
 
     listen: Address = "127.0.0.1:8080"

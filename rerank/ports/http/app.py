@@ -11,7 +11,6 @@ from http import HTTPStatus
 from importlib.metadata import entry_points
 
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -19,12 +18,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rerank.config import HttpConfig
 from rerank.errors import RerankError, reason_of
 from rerank.ports.http.apis.api import ByField, ParsedRequest, RerankAPI, chosen, error_body
 from rerank.ports.http.apis.table import APIs, error_in_all
 from rerank.ports.http.call import HttpCall, HungUp, json_object
 from rerank.ports.http.description import description_routes, limited_by
+from rerank.ports.http.hosts import OwnHosts
 from rerank.ports.http.problem import RefusedByHttp, problem_of
 from rerank.readers.rows import listed
 from rerank.reranking.reranker import AsyncReranker
@@ -38,9 +37,6 @@ ANY_NAME = "*"
 _MAX_QUOTED_CHARS = 100
 #: Proxies refuse answers with longer headers.
 _MAX_HEADER_CHARS = 2000
-#: The names of this machine, and the parts of the header Host.
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_HOST = re.compile(r"\[?(?P<name>[^\[\]@/]*?)\]?(:[0-9]*)?")
 #: The answer to a request whose API is not known.
 Refuse = Callable[[RerankError], Response]
 
@@ -62,7 +58,7 @@ def create_app(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd, by_
     limited = limited_by(calls, refuse)
     own_hosts = []
     if config.http is not None and not (config.requires_authentication or config.insecure):
-        own_hosts = [Middleware(_OwnHosts, config.http, refuse)]
+        own_hosts = [Middleware(OwnHosts, config.http.listen, config.http.allowed_hosts, refuse)]
     app = Starlette(
         routes=[
             *(Route(path, endpoint, methods=["POST"]) for path, endpoint in endpoints.items()),
@@ -74,36 +70,6 @@ def create_app(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd, by_
     )
     app.router.redirect_slashes = False
     return app
-
-
-class _OwnHosts:
-    """Middleware that answers to the names of this machine and those that the settings allow, against DNS rebinding.
-
-    An attacker can make a name of his point at this machine. His page could then read the port in a visitor's browser.
-
-    Args:
-        app: the application that gets the other requests.
-        http: the settings of the port.
-        refuse: answers a request with another name.
-    """
-
-    def __init__(self, app: ASGIApp, http: HttpConfig, refuse: Refuse) -> None:
-        self._app, self._refuse = app, refuse
-        names = (http.listen.rpartition(":")[0], *http.allowed_hosts)
-        self._names = frozenset({*_LOOPBACK, *(name.strip("[]").lower() for name in names)})
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        given = Headers(scope=scope).get("host", "")
-        matched = _HOST.fullmatch(given)
-        if matched and matched["name"].lower() in self._names:
-            await self._app(scope, receive, send)
-            return
-        host = f"the host {given[:100]!r}" if given else "the header Host, which is missing,"
-        message = (
-            f"{host} is not one of {', '.join(sorted(self._names))}, which this port answers to; use one of these "
-            "names, or have it started with --allowed-host NAME, or with keys (--keys FILE)"
-        )
-        await self._refuse(RefusedByHttp(HTTPStatus.BAD_REQUEST, message))(scope, receive, send)
 
 
 class _PlainPaths:

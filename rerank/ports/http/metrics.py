@@ -8,11 +8,14 @@ from contextlib import AbstractAsyncContextManager
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from rerank.config import ServiceConfig
+from rerank.ports.http.hosts import OwnHosts
+from rerank.ports.http.problem import RefusedByHttp
 from rerank.ports.http.server import serving
 
 #: Pause after a page, as a multiple of the time that it took, so that readers take a tenth of the event loop.
@@ -42,7 +45,10 @@ class _Pages:
 
 
 def running_metrics(registry: CollectorRegistry, config: ServiceConfig) -> AbstractAsyncContextManager[str]:
-    """Serves the metrics of a registry, without keys and TLS, at the address of the settings; see `serving`."""
+    """Serves the metrics of a registry, without keys and TLS, at the address of the settings; see `serving`.
+
+    As nobody needs a key, it answers to the hosts of the HTTP port without keys, unless the service is `insecure`.
+    """
     listen = config.telemetry.metrics
     assert listen is not None, "this is a bug: without an address of the metrics there is no port to open"
 
@@ -54,5 +60,12 @@ def running_metrics(registry: CollectorRegistry, config: ServiceConfig) -> Abstr
             return Response("the metrics are at /metrics", 404)
         return Response(page, media_type=CONTENT_TYPE_LATEST)
 
-    app = Starlette(routes=[Route("/{path:path}", metrics)])
+    own_hosts = []
+    if not config.insecure:
+        own_hosts = [Middleware(OwnHosts, listen, config.http.allowed_hosts if config.http else (), _refusal)]
+    app = Starlette(routes=[Route("/{path:path}", metrics)], middleware=own_hosts)
     return serving(app, listen, "telemetry.metrics", config, None, str.encode)
+
+
+def _refusal(error: RefusedByHttp) -> Response:
+    return Response(str(error), error.status)

@@ -10,13 +10,15 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import pairwise
+from pathlib import Path
 from urllib.error import HTTPError
 
 import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rerank.config import EngineConfig, Limits, TelemetryConfig
+from rerank.access.keys import CallerLimits, add_key
+from rerank.config import EngineConfig, HttpConfig, Limits, TelemetryConfig
 from rerank.models.encoder import Encoder
 from rerank.ports import connections
 from rerank.ports.http import metrics
@@ -27,6 +29,7 @@ from rerank.types import FirstStage, Ranking, ScoreKind
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import NumberRanker, RamblingRanker
+from tests.http_client import HttpClient
 from tests.serving import TIMEOUT_S, Served, held_service, numbered_candidates, refusal, reranker_of, serving, wait_for
 from tests.traces import trace_of
 
@@ -146,6 +149,23 @@ def test_connections_that_send_nothing_leave_room_for_prometheus(
             stack.enter_context(socket.create_connection((host, int(port))))
         assert value(served, "rerank_calls_in_flight") == 0
         assert threading.active_count() == threads
+
+
+def test_page_is_for_addresses_and_the_names_of_the_settings(encoder: Encoder, tmp_path: Path) -> None:
+    """A page of evil.example, whose name was made to point at this machine, could read it; keys do not protect it.
+
+    Prometheus calls a pod by its address, and a service of Compose by its name.
+    """
+    keys = tmp_path / "keys.yaml"
+    add_key(keys, "a", CallerLimits())
+    http = HttpConfig(listen="127.0.0.1:0", allowed_hosts=("rerank",))
+    for further, other in (({"keys": keys, "http": http}, 400), ({"insecure": True}, 200)):
+        with serving(reranker_of(encoder, {"number": NumberRanker()}, telemetry=METRICS, **further)) as served:
+            client = HttpClient(served.server.metrics_address)
+            hosts = {"10.4.0.17:9464": 200, "rerank:9464": 200, "localhost": 200, "evil.example": other}
+            for host, status in hosts.items():
+                reply = client.send("GET", "/metrics", headers={"host": host})
+                assert (reply.status, b"rerank_requests" in reply.body) == (status, status == 200)
 
 
 def test_readers_take_a_tenth_of_the_event_loop(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
