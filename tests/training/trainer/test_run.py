@@ -192,6 +192,21 @@ def test_run_with_another_number_of_processes_is_not_resumed(tmp_path: Path) -> 
         check_same_run(tmp_path, [], started=True)
 
 
+@pytest.mark.parametrize(("step", "steps"), [(9, None), (-1, None), ("3", None), (3, 2)])
+def test_run_is_not_resumed_from_a_save_beyond_its_last_step(
+    inputs: Path, killed: Path, tmp_path: Path, step: object, steps: int | None
+) -> None:
+    """It "trained" no step, and gave the weights of the save as the run's."""
+    shutil.copytree(killed, run := tmp_path / "run")
+    path = run / "checkpoint-3" / "trainer_state.json"
+    state = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(state | {"global_step": step}, indent=1), encoding="utf-8")
+    write_synced(run / "checkpoint-3" / COMPLETE_MARKER, synced_sizes(run / "checkpoint-3"))
+    length = [] if steps is None else ["--max-steps", str(steps)]
+    with pytest.raises(ConfigError, match=f"is of step {step}, and the run has {steps or 8} steps; give a larger"):
+        first_run(inputs, run, *FLAGS, *length)
+
+
 def test_run_is_not_resumed_with_other_contents_of_its_files(inputs: Path, tmp_path: Path) -> None:
     shutil.copytree(inputs, own := tmp_path / "own")
     flags = [*FLAGS, "--eval-lists", str(own / "held-out.jsonl"), "--eval-steps", "3"]

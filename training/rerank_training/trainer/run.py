@@ -8,7 +8,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from datetime import timedelta
 from pathlib import Path
 from statistics import fmean
@@ -17,6 +17,7 @@ from typing import Any, cast
 from peft.helpers import disable_input_dtype_casting
 from rerank_eval.statistics import SIGNIFICANT, compare
 from transformers import PreTrainedTokenizerBase, PrinterCallback, ProgressCallback, TrainerCallback
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import get_last_checkpoint
 
 from rerank.checkpoints.bundled import SMOLLM2
@@ -25,7 +26,7 @@ from rerank.config import DEFAULT_ENCODER, EncoderConfig
 from rerank.errors import ConfigError
 from rerank.prompting.templates import Template
 from rerank.util.files import damage_of, report_disk_errors, sha256_of_files
-from rerank.util.json_files import read_saved, write_synced
+from rerank.util.json_files import read_json, read_saved, write_synced
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.checkpoint import report_write_errors, write_checkpoint
 from rerank_training.trainer.flags import ListArguments
@@ -95,12 +96,16 @@ def train(trainer: RankingTrainer, arguments: Sequence[Any]) -> dict[str, float]
         arguments: the dataclasses of the command; a run that was started with other arguments is not resumed.
 
     Raises:
-        ConfigError: the folder holds a run with other arguments, or cannot be written to.
+        ConfigError: the folder holds a run with other arguments, or a save beyond its last step, or cannot be written
+            to.
     """
     folder = Path(str(trainer.args.output_dir))
     with report_write_errors(folder), trainer.args.main_process_first(local=False):
         save = last_save(folder)
         check_same_run(folder, arguments, started=save is not None)
+        if save is not None:
+            settings = cast(RunArguments, trainer.args)
+            check_within_run(Path(save), len(cast(Sized, trainer.train_dataset)) // settings.items_per_step)
     logger.info("processes: %d, lists per step: %d", process_count(), cast(RunArguments, trainer.args).items_per_step)
     trainer.args.num_train_epochs = 1
     for callback in (PrinterCallback, ProgressCallback):
@@ -201,6 +206,16 @@ def check_same_run(folder: Path, arguments: Sequence[Any], started: bool) -> Non
         )
     if is_main_process():
         write_synced(path, given)
+
+
+def check_within_run(save: Path, steps: int) -> None:
+    """Raises: ConfigError when a save is of a later step than the last of the run, or does not say of which."""
+    step = read_json(path := save / TRAINER_STATE_NAME).get("global_step")
+    if not isinstance(step, int) or not 0 <= step <= steps:
+        raise ConfigError(
+            f"{path} is of step {step}, and the run has {steps} steps; give a larger --max-steps, remove {save} to go "
+            "on from the save before, or choose another --output-dir"
+        )
 
 
 def _difference(key: str, stored: str | None, given: str) -> str:
