@@ -31,6 +31,8 @@ STDIN = Path("-")
 
 #: Far above any line of these formats, so that a file without line ends, such as a device, does not fill the memory.
 _MAX_LINE_BYTES = 256 << 20
+#: Blank lines in a row, some .5 s of reading; a file of them, such as a damaged one, would take minutes.
+_MAX_BLANK_LINES = 1_000_000
 #: A JSON array is read as a whole.
 _MAX_ARRAY_BYTES = 2 << 30
 _GZIP = b"\x1f\x8b"
@@ -75,8 +77,8 @@ def parsed_lines(path: Path, parse: Callable[[str], T]) -> Iterator[tuple[int, T
         parse: called with each line, without its end; raises BadRow for one that it cannot read.
 
     Raises:
-        CollectionError: the file cannot be read, or a line of it is not UTF-8, too long, or refused by `parse`; the
-            message names file and line.
+        CollectionError: the file cannot be read, or a line of it is not UTF-8, too long, one of too many blank ones, or
+            refused by `parse`; the message names file and line.
     """
     with _opened(path) as file:
         yield from _parsed_lines(file, path, parse)
@@ -130,11 +132,15 @@ def _is_array(file: io.BufferedReader) -> bool:
 
 
 def _parsed_lines(file: io.BufferedReader, path: Path, parse: Callable[[str], T]) -> Iterator[tuple[int, T]]:
+    last = 0  # the last line that is not blank
     for number, line in enumerate(iter(partial(file.readline, _MAX_LINE_BYTES + 1), b""), start=1):
         with _located(path, number):
             if not (text := _decoded(line, is_first=number == 1)):
+                if number - last > _MAX_BLANK_LINES:
+                    raise BadRow(f"is blank like the {_MAX_BLANK_LINES:,} lines before it; leave blank lines out")
                 continue
             row = parse(text)
+        last = number
         yield number, row
 
 

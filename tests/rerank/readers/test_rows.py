@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,19 @@ def test_line_without_end_is_not_read_into_memory(tmp_path: Path, monkeypatch: p
     path = write(tmp_path, gzip.compress(bytes(5 << 20)))
     with pytest.raises(CollectionError, match=r"rows\.jsonl:1 is longer than 3 MiB; end each row with a line feed"):
         read(path)
+
+
+@pytest.mark.parametrize("read", [read, lambda path: list(json_rows(path, dict))])
+@pytest.mark.parametrize("line", [b"\n", b"\r\n", b" \t \n"])
+def test_blank_lines_without_end_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: bytes, read: Callable[[Path], list[object]]
+) -> None:
+    """A file of 300 MB of line ends took minutes."""
+    monkeypatch.setattr(rows, "_MAX_BLANK_LINES", 9)
+    part = b"{}\n" + 9 * line
+    assert len(read(write(tmp_path, 3 * part))) == 3
+    with pytest.raises(CollectionError, match=r"rows\.jsonl:21 is blank like the 9 lines before it; leave blank"):
+        read(write(tmp_path, 2 * part + line))
 
 
 @pytest.mark.parametrize(
