@@ -23,6 +23,8 @@ _PASSAGES = "passages.sqlite"
 _VECTORS = "vectors.npy"
 _TRUNCATED = "truncated.npy"
 _WRITE_CACHE_KIB = 256 * 1024  # keeps the upper levels of the index of doc_ids in memory while it grows
+#: Of a text that Anserini reads: Jackson's StreamReadConstraints.getMaxStringLength().
+_MAX_UTF16_UNITS = 20_000_000
 _MAX_VARIABLES = 10_000  # per SQL statement; SQLite's own limit is 32,766
 
 
@@ -154,7 +156,7 @@ def write_passages(folder: Path, passages: Iterable[Passage]) -> Iterator[int]:
 
     Raises:
         DuplicateDocId: a doc_id occurs twice.
-        CollectionError: a doc_id is blank, or contains control characters.
+        CollectionError: a doc_id is blank, or contains control characters; or a text is too long for Lucene.
         OSError: the disk is full.
     """
     db = sqlite3.connect(folder / _PASSAGES)
@@ -212,10 +214,20 @@ def _insert(db: sqlite3.Connection, row: int, passage: Passage) -> None:
         raise CollectionError(
             f"passage {row}: doc_id {passage.doc_id!r} is blank or contains tabs, line ends or other control characters"
         )
+    if (length := _utf16_units(passage.text)) > _MAX_UTF16_UNITS:
+        raise CollectionError(
+            f"passage {row}: the text of doc_id {passage.doc_id!r} has {length:,} characters, as UTF-16 counts them, "
+            f"and Lucene takes at most {_MAX_UTF16_UNITS:,}; divide it into passages"
+        )
     try:
         db.execute("INSERT INTO passages (row, doc_id, text) VALUES (?, ?, ?)", (row, passage.doc_id, passage.text))
     except sqlite3.IntegrityError as error:
         raise DuplicateDocId(row, passage.doc_id) from error
+
+
+def _utf16_units(text: str) -> int:
+    """The length of a text in Java, which counts characters beyond U+FFFF twice; short ones are not counted exactly."""
+    return len(text) if 2 * len(text) <= _MAX_UTF16_UNITS else len(text.encode("utf-16-le")) // 2
 
 
 @contextmanager

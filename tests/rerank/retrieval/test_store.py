@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from rerank.errors import CollectionError, IndexMismatch, NotFound
+from rerank.retrieval import store as stores
 from rerank.retrieval.store import PassageStore, ScoredRow, VectorFile, allocate_vectors, write_passages
 from rerank.types import Passage
 
@@ -60,6 +61,20 @@ def test_text_with_quotes_nul_and_unicode_is_stored_unchanged(tmp_path: Path) ->
 def test_doc_id_that_cannot_stand_in_a_trec_file_is_refused(tmp_path: Path, doc_id: str) -> None:
     with pytest.raises(CollectionError, match="passage 0: doc_id"):
         list(write_passages(tmp_path, [Passage(doc_id, "x")]))
+
+
+def test_text_that_lucene_cannot_take_is_named_with_its_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error was about the disk, after lines of Java."""
+    monkeypatch.setattr(stores, "_MAX_UTF16_UNITS", 6)
+    list(write_passages(tmp_path, [Passage("a", "6 char"), Passage("b", "🎻🎻🎻")]))
+    (tmp_path / "passages.sqlite").unlink()
+    told = (
+        "passage 1: the text of doc_id 'b' has 7 characters, as UTF-16 counts them, and Lucene takes at most 6; divide"
+    )
+    for text in ("seven c", "🎻🎻🎻."):
+        with pytest.raises(CollectionError, match=told):
+            list(write_passages(tmp_path, [Passage("a", ""), Passage("b", text)]))
+        (tmp_path / "passages.sqlite").unlink()
 
 
 @pytest.mark.parametrize(
