@@ -47,7 +47,7 @@ docs: $(VENV)/ready
 # The clients that others wrote for other rerank APIs, against this service. Installs them in build/sdk: 1 GB.
 sdk-tests: $(VENV)/ready
 	PYTHON=$(PYTHON) tests/sdk/environments/install.sh build/sdk
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 0 --sdk build/sdk --sdk-table docs/reference/clients.md tests/sdk
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 0 --sdk build/sdk --sdk-table docs/integrations.md tests/sdk
 
 # The inspector's pages in a real browser. Needs Chromium: apt-get install chromium, or CHROMIUM=PATH. Half a minute.
 CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)

@@ -272,6 +272,29 @@ def openapi_python_client(base_url: str, model: str) -> Results:
         return pairs(call.sync(client=import_module("generated.client").Client(base_url=base_url), body=body).results)
 
 
+@client("openapi-generator java", "openapi-generator-cli")
+def openapi_generator_java(base_url: str, model: str) -> Results:
+    """Of the Java client that it generates from the service's description. The generator's jar has what it needs."""
+    import subprocess
+    from pathlib import Path
+    from tempfile import TemporaryDirectory
+
+    import openapi_generator_cli
+
+    jar = str(Path(openapi_generator_cli.__file__).with_name("openapi-generator.jar"))
+    sources = Path(__file__).with_name("java")
+    with TemporaryDirectory() as folder:
+        generator = ["java", "-jar", jar, "generate", "-g", "java", "--library", "native", "-o", f"{folder}/generated"]
+        generator += ["-i", f"{base_url}/openapi.json", "--additional-properties"]
+        generator += ["generateAliasAsModel=true,openApiNullable=false,hideGenerationTimestamp=true"]
+        subprocess.run(generator, check=True, stdout=subprocess.DEVNULL)
+        files = [*sources.rglob("*.java"), *Path(folder, "generated/src/main").rglob("*.java")]
+        subprocess.run(["javac", "-nowarn", "-proc:none", "-cp", jar, "-d", f"{folder}/classes", *files], check=True)
+        command = ["java", "-cp", f"{folder}/classes:{jar}", "Rerank", base_url, model, QUERY, str(TOP_N), *DOCUMENTS]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return [(index, score) for index, score in json.loads(done.stdout)]
+
+
 def main(name: str, base_url: str, model: str) -> None:
     """Runs one client and prints what it returned or raised."""
     package, function = CLIENTS[name]

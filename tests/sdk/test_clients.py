@@ -1,7 +1,7 @@
 """Real clients of other rerank APIs rerank with this service, after a change of the base URL.
 
 `make sdk-tests` installs each client in a separate environment, which has none of our packages, runs these tests and
-writes the table in docs/reference/clients.md.
+writes the table in docs/integrations.md.
 """
 
 from __future__ import annotations
@@ -68,6 +68,9 @@ SDKS = {
     "rerankers Jina": SDK("frameworks", '`APIRanker(model, key, "jina", url=BASE/v1/rerank)`'),
     "rerankers TEI": SDK("frameworks", '`APIRanker(model, key, "text-embeddings-inference", url=BASE/rerank)`'),
     "openapi-python-client": SDK("generators", "`generate --url BASE/openapi.json`; then `Client(base_url=BASE)`"),
+    "openapi-generator java": SDK(
+        "generators", "`generate -g java -i BASE/openapi.json`; `generateAliasAsModel=true` with `--library native`"
+    ),
     "npm cohere-ai v2": SDK("node", "`new CohereClientV2({token, baseUrl: BASE})`"),
     "npm cohere-ai v1": SDK("node", "`new CohereClient({token, baseUrl: BASE})`"),
     "npm @langchain/cohere": SDK("node", "`new CohereRerank({client: new CohereClient({environment: BASE})})`"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cache, partial
 from http import HTTPStatus
@@ -52,6 +53,14 @@ def openapi(by_path: APIs) -> dict[str, Any]:
     messages = {
         request.DESCRIPTOR.name: _message(request) for request in (*requests, *replies) if issubclass(request, Message)
     }
+    paths = {
+        **{path: _post(apis) for path, apis in by_path.items()},
+        "/v1/models": _get("The models that requests may name"),
+        "/info": _get("The default model and the limits, by TEI's names"),
+        "/health": _get("200 if the default model is served, otherwise 503"),
+        "/.well-known/ready": _get("The same as /health, as Weaviate asks"),
+        "/meta": _get("The same as /info, as Weaviate asks"),
+    }
     return {
         "openapi": "3.1.0",
         "servers": [{"url": ".", "description": "The folder of this document, also behind a proxy with a path prefix"}],
@@ -62,14 +71,16 @@ def openapi(by_path: APIs) -> dict[str, Any]:
         },
         "security": [{}, {"key": []}],
         "paths": {
-            **{path: _post(apis) for path, apis in by_path.items()},
-            "/v1/models": _get("The models that requests may name"),
-            "/info": _get("The default model and the limits, by TEI's names"),
-            "/health": _get("200 if the default model is served, otherwise 503"),
-            "/.well-known/ready": _get("The same as /health, as Weaviate asks"),
-            "/meta": _get("The same as /info, as Weaviate asks"),
+            path: {method: {"operationId": _operation_id(method, path)} | operation}
+            for path, methods in paths.items()
+            for method, operation in methods.items()
         },
     }
+
+
+def _operation_id(method: str, path: str) -> str:
+    """The name of a function in generated clients, such as post_v2_rerank; without it, generators invent their own."""
+    return "_".join([method, *re.findall(r"[a-z0-9]+", path)])
 
 
 def _message(message: type[Message]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the clients of tests/sdk, each group in a separate environment: tests/sdk/environments/install.sh FOLDER.
-# What is there already stays, unless its list of packages changed. Needs node and npm; 1 GB and a few minutes.
+# What is there already stays, unless its list of packages changed. Needs node, npm and a JDK; 1 GB and a few minutes.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 folder=$1

@@ -14,6 +14,7 @@ from pydantic import (
     FailFast,
     Field,
     ValidationError,
+    WithJsonSchema,
     create_model,
     model_validator,
 )
@@ -48,8 +49,19 @@ def _from_text(value: Any) -> Any:
 Flag: TypeAlias = Annotated[bool | None, BeforeValidator(_from_text)]
 #: The number of results.
 TopN: TypeAlias = Annotated[int | None, Field(ge=0, description="Number of results; none or 0: all.")]
+#: In /openapi.json an object with named fields, because generators of clients make a class of it. Of an object without
+#: any, openapi-generator makes `Map<String, Object>`, whose name as an alternative to a text is no valid Java.
+_OBJECT = {
+    "title": "DocumentObject",
+    "type": "object",
+    "properties": {
+        "text": {"type": "string", "description": "What is ranked, unless rank_fields names other fields."},
+        "title": {"type": "string", "description": "Ranked with the text, unless rank_fields names other fields."},
+    },
+    "additionalProperties": True,
+}
 #: A text, or an object with the fields of `rank_fields`.
-Document: TypeAlias = str | dict[str, Any]
+Document: TypeAlias = str | Annotated[dict[str, Any], WithJsonSchema(_OBJECT)]
 Texts: TypeAlias = Annotated[list[str], FailFast()]
 Documents: TypeAlias = Annotated[
     list[Document], FailFast(), Field(description='Texts, or objects with the fields of "rank_fields".')

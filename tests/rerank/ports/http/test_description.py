@@ -51,30 +51,43 @@ def test_openapi_names_every_path_and_every_reference_resolves(http: HttpClient)
     }  # fmt: skip
     # Relative to the document: behind a proxy with a path prefix, the paths are below the prefix.
     assert urljoin("https://host/prefix/openapi.json", document["servers"][0]["url"]) == "https://host/prefix/"
-    assert set(references(document)) <= {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+    assert {node["$ref"] for node in nodes(document) if "$ref" in node} <= {
+        f"#/components/schemas/{name}" for name in document["components"]["schemas"]
+    }
 
 
-def references(document: Any) -> Iterator[str]:
+def nodes(document: Any) -> Iterator[dict[str, Any]]:
+    """All objects of a JSON document."""
     if isinstance(document, dict):
-        yield from ([document["$ref"]] if "$ref" in document else [])
-        for value in document.values():
-            yield from references(value)
-    elif isinstance(document, list):
-        for value in document:
-            yield from references(value)
+        yield document
+    values = document.values() if isinstance(document, dict) else document if isinstance(document, list) else ()
+    for value in values:
+        yield from nodes(value)
+
+
+def test_an_object_beside_other_types_in_openapi_has_named_fields(http: HttpClient) -> None:
+    """openapi-generator names alternatives by their types: `Map<String, Object>` is no name, and Java stops there."""
+    unions = [node["anyOf"] for node in nodes(http.get("/openapi.json").json) if "anyOf" in node]
+    choices = [[kind for kind in union if kind.get("type") != "null"] for union in unions]
+    objects = [kind for kinds in choices if len(kinds) > 1 for kind in kinds if kind.get("type") == "object"]
+    assert objects
+    assert all("text" in kind["properties"] for kind in objects)
+
+
+def test_every_operation_of_openapi_has_a_name_of_its_own(http: HttpClient) -> None:
+    """Generated clients name their functions so; one that changes breaks their programs."""
+    paths = http.get("/openapi.json").json["paths"]
+    names = {operation["operationId"]: path for path, methods in paths.items() for operation in methods.values()}
+    assert len(names) == len(paths)
+    assert names["post_v2_rerank"] == "/v2/rerank"
+    assert names["get_well_known_ready"] == "/.well-known/ready"
 
 
 def test_no_enum_of_openapi_repeats_a_value_in_another_case(http: HttpClient) -> None:
     """Generators of clients, such as openapi-python-client, make a name of each value and stop at equal ones."""
 
-    def enums(node: Any) -> Iterator[list[Any]]:
-        values = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
-        for value in values:
-            yield from enums(value)
-        if isinstance(node, dict) and isinstance(node.get("enum"), list):
-            yield node["enum"]
-
-    found = [[str(value).upper() for value in enum] for enum in enums(http.get("/openapi.json").json)]
+    enums = [node["enum"] for node in nodes(http.get("/openapi.json").json) if "enum" in node]
+    found = [[str(value).upper() for value in enum] for enum in enums]
     assert found
     assert all(len(set(enum)) == len(enum) for enum in found)
 
