@@ -5,6 +5,8 @@ from __future__ import annotations
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 _END_STREAM, _END_HEADERS = 1, 4
 _HEADER_BYTES = 9
+#: The most bytes of a frame, unless the receiver allows more (SETTINGS_MAX_FRAME_SIZE).
+_MAX_PAYLOAD_BYTES = 16_384
 #: The setting SETTINGS_INITIAL_WINDOW_SIZE, and the error code CANCEL.
 _INITIAL_WINDOW_SIZE, _CANCEL = 4, 8
 
@@ -24,7 +26,11 @@ def call(stream: int, path: str) -> bytes:
 
 def message(stream: int, content: bytes) -> bytes:
     """The only message of a call."""
-    return frame(DATA, _END_STREAM, stream, b"\x00" + len(content).to_bytes(4) + content)
+    left, frames = b"\x00" + len(content).to_bytes(4) + content, b""
+    while len(left) > _MAX_PAYLOAD_BYTES:
+        frames += frame(DATA, 0, stream, left[:_MAX_PAYLOAD_BYTES])
+        left = left[_MAX_PAYLOAD_BYTES:]
+    return frames + frame(DATA, _END_STREAM, stream, left)
 
 
 def cancel(stream: int) -> bytes:

@@ -104,6 +104,20 @@ async def tiny_windows(target: Target) -> Counter[str]:
     return await _raw_connections(target, _TINY_CONNECTIONS, first, window_update(1, _TINY_WINDOW))
 
 
+async def calls_of_ended_connections(target: Target) -> Counter[str]:
+    """200 connections that end after the headers of one call, each opened again at once."""
+    end_s, opened = time.monotonic() + LENGTH_S, Counter[str]()
+
+    async def call_and_end() -> None:
+        async for _, writer in _connections_until(end_s, target):
+            opened["connections"] += 1
+            writer.write(preface() + call(1, _METHOD))
+            await writer.drain()
+
+    await asyncio.gather(*(call_and_end() for _ in range(200)))
+    return opened
+
+
 async def one_large_request(target: Target) -> Counter[str]:
     """One call of 1,000 passages of 4,000 characters to FIRST in windows of 4 with a stride of 1: 7.7M tokens."""
     strategy = pb.Strategy(kind="STRATEGY_KIND_SLIDING", window_size=4, stride=1)

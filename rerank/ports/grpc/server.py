@@ -27,10 +27,12 @@ _MAX_PORT = 65_535
 #: a slow client cost what only a fast one can. Of the bits of grpc_compression_algorithm, 1 means none.
 _NO_COMPRESSION = 1
 #: Calls at the same time on one connection; further ones wait at the client, or fail with UNAVAILABLE. Those that were
-#: cancelled and have not ended here count, so that gRPC refuses calls of a flood before this process learns of them.
-_MAX_STREAMS = 1000
-#: Calls that may wait until this process looks at them. Of more than 1,000, gRPC by default ends some with CANCELLED.
-_MAX_PENDING = 2**31 - 1
+#: cancelled count until this process has looked at them, some 5,000 a second on one core. So this also bounds how long
+#: a connection that cancels its calls keeps those of others waiting.
+_MAX_STREAMS = 64
+#: Calls of all connections that may wait until this process looks at them; gRPC ends further ones with CANCELLED. Those
+#: of connections that have ended count as well, so without a bound a flood of connections takes memory without end.
+_MAX_PENDING = 4096
 #: Clients may ping each 5 s, with calls and without. By default gRPC ends connections with pings within 5 minutes.
 _PING_INTERVAL_S = 4.5
 #: After so long without data a client is asked whether it is still there, and its connection ends if it is not.

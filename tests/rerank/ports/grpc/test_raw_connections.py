@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext, suppress
@@ -126,6 +127,30 @@ def test_calls_of_one_connection_are_limited(encoder: Encoder, monkeypatch: pyte
         held.ranker.release.set()
         codes = {call.code() for call in calls}  # gRPC refuses some that it could let wait
         assert grpc.StatusCode.OK in codes <= {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}
+
+
+def test_calls_of_ended_connections_that_wait_are_limited(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the event loop is busy, 40 connections make a call each and end; of the calls few are kept."""
+    monkeypatch.setattr("rerank.ports.grpc.server._MAX_PENDING", 5)
+    seen = []
+    monkeypatch.setattr("rerank.ports.grpc.handlers.request_id_of", lambda _: seen.append("call") or "id")
+    busy, has_ended = threading.Event(), threading.Event()
+
+    def keep_busy() -> None:
+        busy.set()
+        has_ended.wait(TIMEOUT_S)
+
+    with identity_service(encoder) as (served, _, stub):
+        served.loop.call_soon_threadsafe(keep_busy)
+        assert busy.wait(TIMEOUT_S)
+        for _ in range(40):
+            with connect(served) as connection:
+                connection.sendall(http2_frames.preface() + http2_frames.call(1, METHOD))
+                assert connection.recv(1)  # it was accepted, and its call is read next
+                time.sleep(0.01)
+        has_ended.set()
+        assert len(stub.Rerank(REQUEST, timeout=TIMEOUT_S).results) == 2
+    assert 1 < len(seen) < 20
 
 
 @pytest.mark.parametrize("method", ["Check", "Watch"])
