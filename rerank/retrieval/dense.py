@@ -1,13 +1,12 @@
 """Search among the vectors of an index with FAISS: exact (flat), or approximate by an HNSW graph.
 
-Both kinds return exact inner products of the stored vectors. Small files are copied into memory; of large ones, vectors
-are read for each search, and the graph is memory-mapped.
+Both kinds return exact inner products of the stored vectors. The graph is in memory, and the vectors are if they are
+few; else they are read for each search. No file is memory-mapped: one that is cut then ends the process (SIGBUS).
 """
 
 from __future__ import annotations
 
 import errno
-import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
@@ -25,6 +25,7 @@ from rerank.retrieval.index_format import DenseKind, damaged
 from rerank.retrieval.store import ScoredRow, VectorFile
 from rerank.types import Matrix, Query
 from rerank.util.files import atomic_file
+from rerank.util.memory import available_bytes
 
 #: (Q, depth) float32 scores and int64 rows, best first; rows are -1 where no more are found.
 ScoresAndRows: TypeAlias = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]
@@ -35,8 +36,7 @@ _FILE = "hnsw.faiss"
 _HNSW_M, _HNSW_EF_CONSTRUCTION, _HNSW_EF_SEARCH = 32, 100, 512
 #: Vectors between two saves of an unfinished index: this number, or an eighth of the vectors that it has.
 _SAVE_EVERY, _SAVE_SHARE = 32_768, 8
-#: Files up to this size are copied into memory, as a mapped file that is cut ends the process (SIGBUS); and the rows of
-#: a larger file that are read at once.
+#: Vectors up to this size are copied into memory; and the rows of a larger file that are read at once.
 _COPIED_BYTES, _BLOCK_ROWS = 1 << 30, 32_768
 
 
@@ -62,7 +62,7 @@ def open_vector_index(kind: DenseKind, folder: Path, vectors: VectorFile) -> Vec
     """Opens the vectors of an index for search; on GPUs, if this build of FAISS finds any and the kind is flat.
 
     Raises:
-        ConfigError: FAISS is not installed.
+        ConfigError: FAISS is not installed, or the graph of hnsw is larger than the free memory.
         IndexMismatch: the file that `write_vector_index` wrote to `folder` is missing or damaged.
     """
     if kind == "flat":
@@ -140,25 +140,12 @@ def _blocks(vectors: VectorFile) -> Iterator[tuple[int, Matrix]]:
 
 
 class _Graph:
-    """Finds vectors by an HNSW graph, and scores them exactly.
-
-    Args:
-        path: of the graph; a large one must keep its length as long as it is open.
-    """
+    """Finds vectors by an HNSW graph, and scores them exactly."""
 
     def __init__(self, path: Path, vectors: VectorFile) -> None:
-        self._path, self._vectors = path, vectors
-        try:
-            self._file = path.open("rb")
-        except OSError as error:
-            raise damaged(path, error.strerror or error) from error
-        self._bytes = os.fstat(self._file.fileno()).st_size
-        self._is_mapped = self._bytes > _COPIED_BYTES
-        self._index = _read(path, vectors.shape, self._is_mapped)
+        self._vectors, self._index = vectors, _read(path, vectors.shape)
 
     def search(self, queries: Matrix, depth: int) -> ScoresAndRows:
-        if self._is_mapped and (size := os.fstat(self._file.fileno()).st_size) != self._bytes:
-            raise damaged(self._path, f"it had {self._bytes} bytes when it was opened, and has {size}")
         _, rows = self._index.search(queries, min(depth, len(self._vectors)))
         best = [self._exact(query, found, depth) for query, found in zip(queries, rows, strict=True)]
         return np.stack([scores for scores, _ in best]), np.stack([found for _, found in best])
@@ -187,9 +174,18 @@ def _write(index: Any, path: Path) -> None:
         raise OSError(errno.EIO, reason[1] if reason else str(error), str(path)) from error
 
 
-def _read(path: Path, shape: tuple[int, ...], is_mapped: bool) -> Any:
+def _read(path: Path, shape: tuple[int, ...]) -> Any:
     try:
-        index = faiss_package().read_index(str(path), faiss_package().IO_FLAG_MMAP_IFC if is_mapped else 0)
+        size, free = path.stat().st_size, available_bytes(torch.device("cpu"))
+    except OSError as error:
+        raise damaged(path, error.strerror or error) from error
+    if free is not None and size > free:
+        raise ConfigError(
+            f"{path} takes {size / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free; free memory, or build the "
+            "index with --dense flat, which reads the vectors for each search"
+        )
+    try:
+        index = faiss_package().read_index(str(path))
     except (RuntimeError, MemoryError) as error:  # a length in its header may be beyond all memory
         raise damaged(path, f"FAISS cannot read it ({' '.join(str(error).split())})") from error
     if (index.ntotal, index.d) != shape:

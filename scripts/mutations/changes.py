@@ -409,6 +409,6 @@ CHANGES: tuple[Change, ...] = (
     *_of(
         "rerank/retrieval/dense.py",
         ("np.where(rows < 0, rows, rows + first)", "rows"),
-        ("        if self._is_mapped and (size", "        if not self._is_mapped and (size"),
+        ("if free is not None and size > free:", "if False:"),
     ),
 )
