@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import resource
@@ -38,6 +39,8 @@ _TCP_INFO, _LAST_DATA_RECEIVED = getattr(socket, "TCP_INFO", None), 52
 
 #: Host and port of a client.
 Client: TypeAlias = tuple[str, int]
+#: Port → clients whose connections end in the next iteration of the event loop.
+_ENDING: dict[int, set[Client]] = {}
 
 
 def raise_open_files_limit() -> None:
@@ -133,13 +136,21 @@ def end_connections(port: int) -> None:
 
 
 def end_connection_of(port: int, peer: str) -> None:
-    """Ends the connection of a client at once, and drops what was written to it and not read.
+    """Ends the connection of a client soon, and drops what was written to it and not read. Call it on the event loop.
+
+    Finding a socket means walking through all open files. So it happens on a thread, once for all that end together.
 
     Args:
         port: the port of the server.
         peer: the client as gRPC names it, such as "ipv4:127.0.0.1:40000" or "ipv6:%5B::1%5D:40000".
     """
-    _end_connections_of(port, {_client_of(peer)})
+    if port not in _ENDING:
+        asyncio.get_running_loop().call_soon(_end_together, port)
+    _ENDING.setdefault(port, set()).add(_client_of(peer))
+
+
+def _end_together(port: int) -> None:
+    asyncio.get_running_loop().run_in_executor(None, _end_connections_of, port, _ENDING.pop(port))
 
 
 def _end_connections_of(port: int, clients: Collection[Client]) -> None:

@@ -33,8 +33,7 @@ _UNKNOWN = "unknown"
 class Metrics:
     """The metrics of one service, in a separate registry.
 
-    All but the gauges of calls in flight and of models are written on the event loop. The gauges of the queue are
-    set whenever a batch or a call ends.
+    All are written on the event loop; gauges are read there when a page is written.
     """
 
     def __init__(self, reranker: AsyncReranker, calls: CallsInFlight) -> None:
@@ -45,10 +44,14 @@ class Metrics:
         self._reranker = reranker
         self._calls = _CallMetrics(self.registry, [model.name for model in reranker.models()])
         self._batches = _BatchMetrics(self.registry)
-        self._queued_requests = gauge("queued_requests", "Admitted requests, with those that are running.")
-        self._queued_tokens = gauge("queued_tokens", "Tokens that remain of the requests in the queue.")
-        self._queued_windows = gauge("queued_windows", "Windows that wait for a batch.")
-        gauge("calls_in_flight", "Calls in flight.").set_function(lambda: calls.number)
+        engine = reranker.engine
+        for name, help_text, read in (  # not at each change: the sum of the tokens walks through all requests
+            ("calls_in_flight", "Calls in flight.", lambda: calls.number),
+            ("queued_requests", "Admitted requests, with those that are running.", lambda: engine.queued_requests),
+            ("queued_tokens", "Tokens that remain of the requests in the queue.", lambda: engine.queued_tokens),
+            ("queued_windows", "Windows that wait for a batch.", lambda: engine.waiting_windows),
+        ):
+            gauge(name, help_text).set_function(read)
         model_up = gauge("model_up", "1 if the model is served, 0 if it failed.", ["model"])
         for model in reranker.models():
             model_up.labels(model.name).set_function(partial(self._is_up, model.name))
@@ -57,18 +60,10 @@ class Metrics:
 
     def on_end(self, call: CallRecord) -> None:
         self._calls.count(call)
-        self._measure_queue()
 
     def on_batch(self, phase: ModelPhase, batch: Sequence[Work[Any, Any]], seconds: float) -> None:
         """Counts a batch of the engine."""
         self._batches.count(phase, batch, seconds)
-        self._measure_queue()
-
-    def _measure_queue(self) -> None:
-        engine = self._reranker.engine
-        self._queued_requests.set(engine.queued_requests)
-        self._queued_tokens.set(engine.queued_tokens)
-        self._queued_windows.set(engine.waiting_windows)
 
     def _is_up(self, name: str) -> float:
         return float(not any(model.problem for model in self._reranker.models() if model.name == name))

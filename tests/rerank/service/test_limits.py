@@ -95,7 +95,8 @@ def resident_mb() -> float:
 def test_connection_of_another_client_is_not_ended(encoder: Encoder, peer: str) -> None:
     with identity_service(encoder) as (served, _, stub):
         stub.Rerank(SMALL, timeout=TIMEOUT_S)
-        end_connection_of(int(served.address.rpartition(":")[2]), peer)
+        served.loop.call_soon_threadsafe(end_connection_of, int(served.address.rpartition(":")[2]), peer)
+        served.wait(asyncio.sleep(0.1))
         assert len(stub.Rerank(SMALL, timeout=TIMEOUT_S).results) == 2
 
 
