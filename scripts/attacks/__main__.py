@@ -16,21 +16,21 @@ import random
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from inspect import iscoroutinefunction
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from rerank.commands.run import run
 from rerank.errors import ConfigError
 from rerank.v1 import rerank_pb2 as pb
-from scripts.attacks import grpc, http
+from scripts.attacks import files, grpc, http
 from scripts.attacks.target import SERVICES, Attack, ServiceOf, Target, run_attack
 from scripts.random_requests import random_request
 from scripts.service import Service, running_service
@@ -38,11 +38,11 @@ from scripts.service import Service, running_service
 #: The public coroutines of the modules of attacks, by name.
 ATTACKS: dict[str, Attack] = {
     name.replace("_", "-"): attack
-    for module in (grpc, http)
+    for module in (grpc, http, files)
     for name, attack in vars(module).items()
     if getattr(attack, "__module__", "") == module.__name__ and iscoroutinefunction(attack) and not name.startswith("_")
 }
-_SETTINGS: dict[str, object] = {
+_SETTINGS: dict[str, Any] = {
     "models": [{"name": name, "ranker": name} for name in ("identity", "pe-rank")]
     + [{"name": "first", "ranker": "first", "load": "request"}]
     + [{"name": "default", "ranker": "fusion", "load": "request"}]
@@ -92,7 +92,7 @@ async def measure(name: str, seconds: float) -> Report:
         folder = Path(created)
         with (
             served.prepare(folder) if served.prepare else nullcontext({}) as further,
-            running_service(_SETTINGS | _METRICS | dict(further), served.open_files) as service,
+            running_service(_with(further), served.open_files) as service,
             ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as attacker,  # another GIL
         ):
             loop = asyncio.get_running_loop()
@@ -100,6 +100,12 @@ async def measure(name: str, seconds: float) -> Report:
             return await probe_while(
                 lambda: loop.run_in_executor(attacker, run_attack, attack, *target), service, seconds
             )
+
+
+def _with(further: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the service, with those of an attack."""
+    models = [*_SETTINGS["models"], *further.get("models", ())]
+    return {**_SETTINGS, **_METRICS, **further, "models": models}
 
 
 @dataclass

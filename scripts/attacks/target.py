@@ -57,6 +57,10 @@ class Target:
         """The status of a Rerank call, such as "OK"."""
         return await status_of(self._stub.Rerank(message, timeout=timeout_s))
 
+    async def search(self, query: str, model: str, timeout_s: float) -> str:
+        """The status of a Search call."""
+        return await status_of(self._stub.Search(pb.SearchRequest(query=query, model=model), timeout=timeout_s))
+
     async def cancelled_rerank(self, message: pb.RerankRequest, after_s: float) -> str:
         """The status of a Rerank call that is cancelled after some time."""
         call = self._stub.Rerank(message)
@@ -73,7 +77,8 @@ class ServiceOf:
     """The service that an attack is made on.
 
     Attributes:
-        prepare: writes files to a folder, or starts servers, and yields settings next to the usual ones.
+        prepare: writes files to a folder, or starts servers, and yields settings next to the usual ones; its `models`
+            are served beside the usual ones.
         open_files: the number of files that it may open; None: as many as this process.
     """
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from contextlib import closing
+from http.client import HTTPConnection
+from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from rerank.config import Limits
+from rerank.config import ApiModel, Limits, load_config
 from rerank.protobuf.messages import rerank_request
 from rerank.v1 import rerank_pb2 as pb
 from scripts.attacks import __main__ as attacks
+from scripts.attacks.target import SERVICES
 
 
 @pytest.mark.parametrize("name", ["cancelled-encoding", "long-passages-to-first", "narrow-windows", "large-requests"])
@@ -31,6 +36,28 @@ def test_worst_requests_are_allowed(name: str) -> None:
     limits = Limits()
     assert sent[0].ByteSize() <= limits.max_message_bytes
     assert rerank_request(sent[0]).checked(limits).candidates
+
+
+@pytest.mark.parametrize("name", ["endless-continue", "endless-chunk-extensions"])
+def test_upstream_answers_some_requests_and_then_without_end(name: str, tmp_path: Path) -> None:
+    """Otherwise its model would not be served, and nobody would ask it."""
+    prepare = SERVICES[attacks.ATTACKS[name]].prepare
+    assert prepare is not None
+    with prepare(tmp_path) as further:
+        (model,) = load_config(None, models=further["models"]).models
+        assert isinstance(model, ApiModel)
+        address = model.served_by.url.removeprefix("http://")
+        for _ in range(8):
+            with closing(HTTPConnection(address, timeout=10)) as connection:
+                connection.request("POST", "/v1/rerank", b'{"documents": ["a", "b"]}')
+                assert len(json.loads(connection.getresponse().read())["results"]) == 2
+        with closing(HTTPConnection(address, timeout=10)) as connection:
+            connection.request("POST", "/v1/rerank", b'{"documents": []}')
+            received = 0
+            while received < 10 * 2**20:
+                piece = connection.sock.recv(2**16)
+                assert piece
+                received += len(piece)
 
 
 @pytest.mark.slow

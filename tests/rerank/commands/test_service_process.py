@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,6 +98,25 @@ def test_second_signal_ends_the_service_at_once(ended: Ended) -> None:
     assert ended.seconds < 5
     assert "second signal received" in ended.log
     assert "Traceback" not in ended.log
+
+
+@pytest.mark.slow
+def test_service_stops_in_order_right_after_calls_that_were_given_up(tmp_path: Path, checkpoint: Path) -> None:
+    """It ended with the signal of an assertion, in two stops of six."""
+    request = pb.RerankRequest(query=QUERY, candidates=SLOW[:50], model="pe-rank")
+    with serving.service_process(tmp_path, **settings_of(checkpoint)) as service:
+        with ExitStack() as stack:
+            channels = [stack.enter_context(grpc.insecure_channel(service.address)) for _ in range(8)]
+            end_s, calls = time.monotonic() + 2, list[Any]()
+            while time.monotonic() < end_s:
+                calls = [RerankServiceStub(channel).Rerank.future(request, timeout=0.003) for channel in channels]
+                calls += [RerankServiceStub(channel).Rerank.future(request) for channel in channels]
+                time.sleep(0.005)
+                for call in calls:
+                    call.cancel()
+            service.process.terminate()
+        assert service.process.wait(TIMEOUT_S) == 0
+        assert "Traceback" not in service.log
 
 
 @pytest.mark.slow
