@@ -17,6 +17,7 @@ from rerank.v1 import rerank_pb2 as pb
 from scripts.attacks.target import LENGTH_S, Target, address_of, outcomes, repeated, status_of
 from scripts.http2_frames import call, cancel, message, preface, window_update
 from scripts.random_requests import random_request
+from scripts.service import running_service
 
 _METHOD = "/rerank.v1.RerankService/Rerank"
 _REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
@@ -228,6 +229,30 @@ async def rapid_resets(target: Target) -> Counter[str]:
 
     await asyncio.gather(*(reset() for _ in range(4)))
     return opened
+
+
+async def stops_after_given_up_calls(target: Target) -> Counter[str]:
+    """Four stops of another service by SIGTERM, amid calls with deadlines of 3 ms and cancelled ones: how it exits."""
+    message, ends = _request("pe-rank", 50, 300), Counter[str]()
+    settings = {"models": [{"name": "pe-rank", "ranker": "pe-rank"}]}
+    for _ in range(4):
+        with running_service(settings) as service:
+            stopped = asyncio.Event()
+
+            async def give_up(own: Target, stopped: asyncio.Event = stopped) -> None:
+                while not stopped.is_set():
+                    await own.rerank(message, 0.003)
+                    await own.cancelled_rerank(message, 0.003)
+
+            async with Target(service.address, service.http_address) as own:
+                calling = [asyncio.create_task(give_up(own)) for _ in range(32)]
+                await asyncio.sleep(2)
+                service.process.terminate()
+                code = await asyncio.to_thread(service.process.wait, _TIMEOUT_S)
+                stopped.set()
+                await asyncio.gather(*calling)
+            ends[f"exit {code}"] += 1
+    return ends
 
 
 def _request(model: str, passages: int, characters: int, **fields: Any) -> pb.RerankRequest:
