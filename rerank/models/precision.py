@@ -24,8 +24,8 @@ M = TypeVar("M", bound=nn.Module)
 _MIN_BFLOAT16_WIDTH = 512
 #: The largest hidden size of models that keep float32 weights and a float32 residual stream on a GPU and multiply in
 #: bfloat16, as on a CPU. On an H100 the bundled FIRST's orders then have a Kendall's tau of .988 with float32's,
-#: .982 without; a window takes 4.6 ms, 3.8 without and 17 in float32 (`scripts.bench.proof.precision`). Wider models
-#: were not measured.
+#: .982 without; a window takes 4.6 ms, 3.8 without and 17 in float32 (`scripts/prove_on_gpu.sh` at commit 6becd4c3).
+#: Wider models were not measured.
 _MAX_FLOAT32_STREAM_WIDTH = 768
 #: The smallest hidden size of a model whose order float8 is trusted to keep. The bundled FIRST (576) keeps a Kendall's
 #: tau of .89 with float32, where .97 was asked for; models of 4,096 were not measured.

@@ -1,122 +1,114 @@
 """Proof of a GPU in four minutes: measures what matters of the service and the trainings, and writes a table.
 
-    scripts/prove_on_gpu.sh OUT [WEIGHTS] [--requests FILE] [--tokenizer DIR] [--section NAME]...
+    scripts/prove_on_gpu.sh OUT [WEIGHTS] [--requests FILE] [--section NAME]...
 
-Writes OUT/gpu.md after each row, so that what was measured stays if the time runs out, and the logs of the service and
-of train-first next to it. Weights are random, but for a folder that is given. Without a GPU all models are
-tiny: that shows only that the proof runs.
+Writes OUT/gpu.md after each row, so that what was measured stays if the time runs out, and the log of train-first next
+to it. Weights are random and made on the device, but for a folder that is given. Without a GPU all models are tiny:
+that shows only that the proof runs. One process does all but the callers' part, so that libraries are imported once; an
+error of CUDA leaves the GPU unusable for it, and all later sections fail.
 """
 
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
-import signal
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection
+from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
+from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rerank.commands.run import run
+from rerank.commands.run import quiet_libraries, run
 from rerank.errors import ConfigError
-from rerank.util.files import atomic_file
-from scripts.bench.proof.sections import Device, Section, Worker
+from scripts.bench.proof.table import Table
 
-#: How long it may take to import torch and to measure the rates of the device, in seconds.
-_DEVICE_S = 60
-_HEAD = "| what | measured | floor | ratio |\n| --- | ---: | ---: | ---: |\n"
-_PACKAGE = "scripts.bench.proof"
-#: Functions of the other process, which imports torch.
-_MEASURE_DEVICE, _PROVE = f"{_PACKAGE}.setting:measure_device", f"{_PACKAGE}.setting:prove"
-#: In the order of their runs, by value.
-SECTIONS = (
-    Section("service", f"{_PACKAGE}.service:prove_service", 130),
-    Section("training", f"{_PACKAGE}.training:prove_training", 170),
-    Section("passes", f"{_PACKAGE}.passes:prove_passes", 205),
-    Section("rankers", f"{_PACKAGE}.agreement:prove_agreement", 225),
-    Section("precision", f"{_PACKAGE}.agreement:prove_precision", 230),
-    Section("faiss", f"{_PACKAGE}.vectors:prove_vectors", 234),
-)
+if TYPE_CHECKING:
+    from scripts.bench.proof.setting import Proof
+
+#: In the order of their runs: name → (module, function), and when it is ended, in seconds since the start. It may also
+#: use what earlier ones leave.
+SECTIONS = {
+    "first": ("service:prove_first", 90),
+    "pe-rank": ("service:prove_pe_rank", 125),
+    "default": ("service:prove_default", 135),
+    "training": ("training:prove_training", 190),
+    "agreement": ("agreement:prove_agreement", 212),
+    "other-models": ("service:prove_other_models", 228),
+    "generation": ("service:prove_generation", 236),
+}
+_LAST_S = max(until_s for _, until_s in SECTIONS.values())
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.command()
 def main(
-    out: Annotated[Path, typer.Argument(help="Folder for gpu.md and the logs.")],
+    out: Annotated[Path, typer.Argument(help="Folder for gpu.md and the log.")],
     weights: Annotated[
         Path | None, typer.Argument(help="Folder of a FIRST model or another causal LM that is measured, too.")
     ] = None,
     requests: Annotated[
         Path | None, typer.Option(help="RankLLM request file (JSONL) with queries and passages; default: random words.")
     ] = None,
-    tokenizer: Annotated[
-        Path | None, typer.Option(help="Tokenizer of the random models; default: one that is made for the texts.")
-    ] = None,
     section: Annotated[
-        list[str] | None, typer.Option(help=f"Section to run, of {', '.join(s.name for s in SECTIONS)}. Repeatable.")
+        list[str] | None, typer.Option(help=f"Section to run, of {', '.join(SECTIONS)}. Repeatable.")
     ] = None,
 ) -> None:
     """Measure, and write a table of what was found; the exit code is 1 if something failed."""
-    start_s = time.monotonic()
+    table = Table(out / "gpu.md")
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that processes of sections end, too
-    known = [one.name for one in SECTIONS]
-    if unknown := [name for name in section or () if name not in known]:
-        raise ConfigError(f"--section {' '.join(unknown)}: choose from {', '.join(known)}")
+    if unknown := [name for name in section or () if name not in SECTIONS]:
+        raise ConfigError(f"--section {' '.join(unknown)}: choose from {', '.join(SECTIONS)}")
     out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="prove-on-gpu-") as folder:
-        given = {"weights": weights, "requests": requests, "tokenizer_folder": tokenizer}
-        paths = {"folder": Path(folder), "out": out.absolute()} | {name: path for name, path in given.items() if path}
-        has_failed = _prove(paths, _chosen(section or known), start_s)
-    print(f"in {time.monotonic() - start_s:.0f} s: {out / 'gpu.md'}", flush=True)
-    if has_failed:
+    for package in ("rerank", "rerank_training"):
+        logging.getLogger(package).addHandler(table)
+    spawn = multiprocessing.get_context("spawn")  # a fork could not run beside CUDA
+    with tempfile.TemporaryDirectory(prefix="prove-on-gpu-") as folder, ProcessPoolExecutor(1, spawn) as callers:
+        callers.submit(time.sleep, 0)  # it imports while this process does
+        import torch
+
+        from scripts.bench.proof.setting import Proof
+
+        quiet_libraries()
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        proof = Proof(device, Path(folder), out.absolute(), callers, weights, requests).measured()
+        table.set_facts(_facts(proof))
+        for name, until_s in _chosen(section or SECTIONS):
+            module, _, function = SECTIONS[name][0].partition(":")
+            prove = getattr(import_module(f"scripts.bench.proof.{module}"), function)
+            table.add_section(name, partial(prove, proof), until_s)
+            proof.free_memory()
+    print(f"in {time.monotonic() - table.start_s:.0f} s: {out / 'gpu.md'}", flush=True)
+    if table.has_failed:
         raise typer.Exit(1)
 
 
-def _chosen(names: Collection[str]) -> list[Section]:
-    """The sections of these names. The last one has the time of those that follow it and do not run."""
-    *others, last = (section for section in SECTIONS if section.name in names)
-    return [*others, replace(last, until_s=SECTIONS[-1].until_s)]
+def _chosen(names: Collection[str]) -> list[tuple[str, float]]:
+    """The sections of these names, and when each is ended. The last one has the time of those that do not run."""
+    *others, last = (name for name in SECTIONS if name in names)
+    return [*((name, SECTIONS[name][1]) for name in others), (last, _LAST_S)]
 
 
-def _prove(paths: Mapping[str, Path], sections: Sequence[Section], start_s: float) -> bool:
-    """Writes the table. Returns True if something failed."""
-    has_failed = False
-    with Worker() as worker:
-        (device,) = worker.run("the device", _MEASURE_DEVICE, (), start_s + _DEVICE_S)
-        if not isinstance(device, Device):
-            raise ConfigError(f"the device cannot be measured: {device.measured}")
-        page = f"{_facts(device)}\n\n{_HEAD}"
-        for section in sections:
-            section_failed = False
-            arguments = (section.prove, device, paths)
-            for row in worker.run(section.name, _PROVE, arguments, start_s + section.until_s):
-                print(f"{time.monotonic() - start_s:4.0f} s {row}", flush=True)
-                page, section_failed = f"{page}{row}\n", section_failed or row.has_failed
-                with atomic_file(paths["out"] / "gpu.md") as path:
-                    path.write_text(page, encoding="utf-8")
-            if section_failed:
-                worker.replace()
-            has_failed |= section_failed
-    return has_failed
+def _facts(proof: Proof) -> str:
+    import torch
 
-
-def _facts(device: Device) -> str:
     found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     commit = found.stdout.strip() or os.environ.get("COMMIT") or "unknown"
+    name = "CPU: tiny models, no proof" if proof.is_tiny else torch.cuda.get_device_name()
     return (
-        f"{device.name}; {device.versions}; commit {commit}; {datetime.now(UTC):%Y-%m-%d %H:%M} UTC. A large matrix "
-        f"product does {device.flop_per_s / 1e12:,.3g} TFLOP/s, a copy in memory {device.bytes_per_s / 1e9:,.4g} GB/s. "
-        "Floor: 2 FLOP for each weight of the layers and token, in a training 6, at the rate of the product. Each "
-        "model is warmed up by a call before it is timed."
+        f"{name}; torch {torch.__version__}, transformers {version('transformers')}; commit {commit}; "
+        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC. A large matrix product does {proof.flop_per_s / 1e12:,.3g} TFLOP/s, "
+        f"a copy in memory {proof.bytes_per_s / 1e9:,.4g} GB/s. Floor: 2 FLOP for each weight of the layers and token, "
+        "in a training 6, at the rate of the product. Each model is warmed up by a call before it is timed."
     )
 
 
