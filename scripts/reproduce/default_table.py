@@ -1,13 +1,12 @@
 """Prints the table of docs/evidence/results.md: the default model and the first stage, on all judged lists.
 
-    python -m scripts.reproduce.medquad_collection --medquad DATA/medquad/qa.jsonl.gz --out WORK/medquad
-    python -m scripts.reproduce.default_table --data DATA --work WORK [--only LIST] [--variant NAME]
+    python -m scripts.reproduce.default_table --data DATA --work WORK [--only LIST]
 
 DATA holds cacm, cranfield, vaswani, trec-dl-2019, trec-dl-2021 and trec-dl-2019-first-stages. WORK keeps indexes and
 results, so that a call that was stopped resumes: use a new one for other settings.
 
 A list comes in up to three forms: as texts with scores, as a client sends it; the same, and the client says that it is
-neural; and found by a search of the service's own index, which has all vectors. A variant is measured as texts only.
+neural; and found by a search of the service's own index, which has all vectors.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ import typer
 from rerank_eval.report import markdown_table
 from rerank_eval.statistics import SIGNIFICANT, Comparison, compare
 
-from rerank.collections import open_collection
+from rerank.collections import Collection, open_collection
 from rerank.config import EngineConfig, ServiceConfig
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
@@ -36,9 +35,8 @@ from rerank.retrieval.build import BuildSettings, build_index
 from rerank.retrieval.hybrid import best, reciprocal_rank
 from rerank.types import FirstStage, FirstStageKind, Passage, Query, RankOptions
 from rerank.util.files import atomic_file
-from scripts.reproduce.list_variants import AS_IT_IS, VARIANTS, Ask
 
-COLLECTIONS = ("cacm", "cranfield", "medquad", "pydoc", "vaswani")
+COLLECTIONS = ("cacm", "cranfield", "pydoc", "vaswani")
 #: Request files of BM25, with the files of models that they are fused with.
 _BM25 = {
     "trec-dl-2021/requests": ("trec-dl-2021/splade-pp",),
@@ -51,8 +49,6 @@ _NEURAL = (
     "trec-dl-2019-first-stages/splade-pp-ensemble-distil",
     "trec-dl-2019-first-stages/tas-b",
 )
-#: MedQuAD has more questions than its rows need.
-MOST_QUERIES = {"medquad": 150}
 #: Gains below minus this are harm.
 HARM = 0.005
 #: The lists of a collection share most of their texts, which are read once.
@@ -88,9 +84,8 @@ class Row(NamedTuple):
     search: Comparison | None = None
 
 
-def collection_name(name: str, data: Path, work: Path) -> str:
-    """The folder of a collection, or pydoc."""
-    return {"pydoc": "pydoc", "medquad": str(work / "medquad")}.get(name, str(data / name))
+def collection_of(name: str, data: Path) -> Collection:
+    return open_collection(name if name == "pydoc" else str(data / name))
 
 
 def service_of(name: str, data: Path, work: Path) -> AsyncReranker:
@@ -98,22 +93,15 @@ def service_of(name: str, data: Path, work: Path) -> AsyncReranker:
     folder = work / f"{name}-index"
     if not folder.exists():
         settings = BuildSettings(encoder_dtype="auto")
-        collection = open_collection(collection_name(name, data, work))
-        build_index(collection, folder, Encoder(), settings=settings, sparse_encoder=SparseEncoder())
+        build_index(collection_of(name, data), folder, Encoder(), settings=settings, sparse_encoder=SparseEncoder())
     return load_reranker(ServiceConfig(index=folder, engine=_ENGINE))
 
 
-async def searched_lists(
-    name: str, reranker: AsyncReranker, data: Path, work: Path, depth: int, ask: Ask = lambda query: query
-) -> list[JudgedLists]:
-    """The lists that searches of a collection find, and the BM25 and dense ones fused as OpenSearch does.
-
-    Args:
-        ask: makes the query of a search.
-    """
-    collection = open_collection(collection_name(name, data, work))
+async def searched_lists(name: str, reranker: AsyncReranker, data: Path, depth: int) -> list[JudgedLists]:
+    """The lists that searches of a collection find, and the BM25 and dense ones fused as OpenSearch does."""
+    collection = collection_of(name, data)
     grades = grades_by_query(collection.qrels("test"))
-    queries = [ask(query) for query in collection.queries() if query.query_id in grades][: MOST_QUERIES.get(name)]
+    queries = [query for query in collection.queries() if query.query_id in grades]
     found: dict[str, list[FirstStageList]] = {}
     for stage in FirstStage:
         options = RankOptions(model="identity")
@@ -201,37 +189,28 @@ async def measured(judged: JudgedLists, reranker: AsyncReranker, model: str, dep
     return values
 
 
-async def rows(data: Path, work: Path, model: str, only: str, depth: int, variant: str) -> AsyncIterator[Row]:
+async def rows(data: Path, work: Path, model: str, only: str, depth: int) -> AsyncIterator[Row]:
     """Measures a model on each list whose name contains `only`."""
-    ask, asks_otherwise = VARIANTS[variant].ask, variant == "one-word"
     for name in COLLECTIONS:
         names = [f"{name}, {label}" for label in (*FirstStage, "hybrid-minmax")]
-        kept = {of_list: _kept(of_list, work / model, depth, variant) for of_list in names if only in of_list}
+        kept = {of_list: _kept(of_list, work / model, depth) for of_list in names if only in of_list}
         if all(file.exists() for file in kept.values()):
             for of_list, file in kept.items():
                 yield _kept_row(of_list, file)
             continue
         async with service_of(name, data, work) as reranker:
-            for judged in await searched_lists(name, reranker, data, work, depth, ask):
+            for judged in await searched_lists(name, reranker, data, depth):
                 if only in judged.name:
-                    yield await _row(_varied(judged, variant), reranker, work / model, depth, variant)
+                    yield await _row(judged, reranker, work / model, depth)
     async with load_reranker(ServiceConfig(engine=_ENGINE)) as reranker:
-        for judged in () if asks_otherwise else sent_lists(data, depth):  # those were found for the whole query
+        for judged in sent_lists(data, depth):
             if only in judged.name:
-                yield await _row(_varied(judged, variant), reranker, work / model, depth, variant)
+                yield await _row(judged, reranker, work / model, depth)
 
 
-def _varied(judged: JudgedLists, variant: str) -> JudgedLists:
-    """The lists as the variant sends them, which has no other forms than texts."""
-    if variant == AS_IT_IS:
-        return judged
-    lists = [VARIANTS[variant].send(query, passages) for query, passages in judged.lists]
-    return judged._replace(lists=lists, stage=None, is_neural=False)
-
-
-async def _row(judged: JudgedLists, reranker: AsyncReranker, folder: Path, depth: int, variant: str) -> Row:
+async def _row(judged: JudgedLists, reranker: AsyncReranker, folder: Path, depth: int) -> Row:
     """Measures the lists with the model that the folder is named after, unless it holds their result."""
-    kept = _kept(judged.name, folder, depth, variant)
+    kept = _kept(judged.name, folder, depth)
     if not kept.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
         result = await measured(judged, reranker, folder.name, depth)
@@ -240,9 +219,9 @@ async def _row(judged: JudgedLists, reranker: AsyncReranker, folder: Path, depth
     return _kept_row(judged.name, kept)
 
 
-def _kept(name: str, folder: Path, depth: int, variant: str) -> Path:
+def _kept(name: str, folder: Path, depth: int) -> Path:
     """The file of the result of lists."""
-    return folder / variant / f"{name.replace('/', '-')}-{depth}.json"
+    return folder / f"{name.replace('/', '-')}-{depth}.json"
 
 
 def _kept_row(name: str, kept: Path) -> Row:
@@ -287,14 +266,11 @@ def main(
     model: Annotated[str, typer.Option(help="A bundled model.")] = "default",
     only: Annotated[str, typer.Option(help="A part of the names of the lists that are measured.")] = "",
     depth: Annotated[int, typer.Option(min=2, max=1000, help="Number of candidates of a list.")] = 100,
-    variant: Annotated[str, typer.Option(help=f"What clients send: {', '.join(VARIANTS)}.")] = AS_IT_IS,
 ) -> None:
     """Measure a model on all lists and print the table."""
-    if variant not in VARIANTS:
-        raise typer.BadParameter(f"--variant {variant} is none of {', '.join(VARIANTS)}")
 
     async def collect() -> list[Row]:
-        return [row async for row in rows(data, work, model, only, depth, variant)]
+        return [row async for row in rows(data, work, model, only, depth)]
 
     print(as_markdown(asyncio.run(collect())))
 
