@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 from collections.abc import Callable, Sequence
@@ -14,77 +15,74 @@ from rerank.types import Passage, PreparedTexts, Query, ScoreKind, Window, Windo
 
 
 class NumberRanker(Ranker):
-    """A perfect ranker: the score of a passage is the number in its text, unless `scores_of` scores the windows.
+    """A perfect ranker: the score of a passage is the number in its text, unless an argument says otherwise.
+
+    Args:
+        scores_of: the scores of a window, or its ranking.
+        instead: called with the name and the arguments of `prepare`, `encode` and `score` before each of them. What
+            it returns is the result, unless it is None.
+        free_batches: each batch after so many blocks until `release` is set; `entered` is set when one is blocked.
+        info: fields of `info`.
 
     Attributes:
+        prepared: the query and the doc_ids of each call of `prepare`.
         batches: the number of windows of each batch.
         encoded: all windows, in the order of their encoding.
         ranked: all windows, in the order of their ranking.
     """
 
     def __init__(
-        self, max_window_size: int = 100, scores_of: Callable[[Window], Sequence[float]] | None = None
+        self,
+        max_window_size: int = 100,
+        scores_of: Callable[[Window], Sequence[float] | WindowRanking] | None = None,
+        instead: Callable[..., Any] = lambda method, *arguments: None,
+        free_batches: float = math.inf,
+        **info: Any,
     ) -> None:
         self._scores_of = scores_of or (lambda window: [number_in(passage.text) for passage in window.passages])
+        self._instead, self._free_batches = instead, free_batches
+        self.entered, self.release = threading.Event(), threading.Event()
         self.info = RankerInfo(
             "number", "number", "r1", "t1", max_window_size, ScoreKind.WINDOW_LOG_PROB, supports_batching=True
         )
+        self.info = replace(self.info, **info)
+        self.prepared: list[tuple[str, list[str]]] = []
         self.batches: list[int] = []
         self.encoded: list[Window] = []
         self.ranked: list[Window] = []
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> PreparedTexts:
-        return PreparedTexts(query, tuple(passages))
+        self.prepared.append((query.text, [passage.doc_id for passage in passages]))
+        return self._instead("prepare", query, passages) or PreparedTexts(query, tuple(passages))
 
     def encode(self, window: Window) -> Window:
+        encoded = self._instead("encode", window) or replace(window, tokens=10 * len(window.passages))
         self.encoded.append(window)
-        return replace(window, tokens=10 * len(window.passages))
+        return encoded
 
     def score(self, parts: Sequence[Any]) -> Sequence[WindowRanking | None]:
+        if (answer := self._instead("score", parts)) is not None:
+            return answer
+        if len(self.batches) >= self._free_batches:
+            self.block()
         self.batches.append(len(parts))
         self.ranked += parts
-        return [WindowRanking(tuple(self._scores_of(window))) for window in parts]
+        found = [self._scores_of(window) for window in parts]
+        return [scores if isinstance(scores, WindowRanking) else WindowRanking(tuple(scores)) for scores in found]
+
+    def block(self) -> None:
+        self.entered.set()
+        assert self.release.wait(timeout=60), "nobody released the ranker"
 
 
-class HeldRanker(NumberRanker):
-    """Blocks each batch after the first `free_batches` until `release` is set; `entered` is set when one is blocked."""
-
-    def __init__(self, free_batches: int = 0) -> None:
-        super().__init__()
-        self._free_batches = free_batches
-        self.entered = threading.Event()
-        self.release = threading.Event()
-
-    def score(self, parts: Sequence[Any]) -> Sequence[WindowRanking | None]:
-        if len(self.batches) >= self._free_batches:
-            self.entered.set()
-            assert self.release.wait(timeout=60), "nobody released the ranker"
-        return super().score(parts)
-
-
-class RamblingRanker(NumberRanker):
+def rambling_ranker() -> NumberRanker:
     """Acts as a model that writes no identifier: all places of its orders are repaired, and nothing changes."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.info = replace(self.info, kind="generation", score_kind=ScoreKind.RANK)
+    def unchanged(window: Window) -> WindowRanking:
+        n = len(window.passages)
+        return WindowRanking(tuple(-float(place) for place in range(n)), repairs=n)
 
-    def score(self, parts: Sequence[Any]) -> Sequence[WindowRanking | None]:
-        sizes = [len(window.passages) for window in parts]
-        return [WindowRanking(tuple(-float(place) for place in range(n)), repairs=n) for n in sizes]
-
-
-class BrokenRanker(NumberRanker):
-    """Returns `answer(windows)` for every batch that holds a passage with the text "poison"."""
-
-    def __init__(self, answer: Callable[[Sequence[Window]], list[WindowRanking]]) -> None:
-        super().__init__()
-        self._answer = answer
-
-    def score(self, parts: Sequence[Any]) -> Sequence[WindowRanking | None]:
-        if any(passage.text == "poison" for encoded in parts for passage in encoded.passages):
-            return self._answer(parts)
-        return super().score(parts)
+    return NumberRanker(scores_of=unchanged, kind="generation", score_kind=ScoreKind.RANK)
 
 
 def number_in(text: str) -> float:

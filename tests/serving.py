@@ -32,7 +32,7 @@ from rerank.reranking.reranker import AsyncReranker
 from rerank.retrieval.index import Index
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceServicer, RerankServiceStub, add_RerankServiceServicer_to_server
-from tests.fakes import HeldRanker, numbered_passages
+from tests.fakes import NumberRanker, numbered_passages
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
@@ -168,7 +168,7 @@ class HeldService:
 
     served: Served
     reranker: AsyncReranker
-    ranker: HeldRanker
+    ranker: NumberRanker
     channel: grpc.Channel
 
     @property
@@ -185,7 +185,7 @@ class HeldService:
 @contextmanager
 def held_service(encoder: Encoder, free_batches: int = 0, **settings: Any) -> Iterator[HeldService]:
     """A HeldService; `free_batches` batches run without waiting."""
-    ranker = HeldRanker(free_batches)
+    ranker = NumberRanker(free_batches=free_batches)
     reranker = reranker_of(encoder, {"number": ranker}, **settings)
     unlimited = [("grpc.max_receive_message_length", -1)]
     with serving(reranker) as served, grpc.insecure_channel(served.address, options=unlimited) as channel:

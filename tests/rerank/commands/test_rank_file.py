@@ -5,8 +5,7 @@ from __future__ import annotations
 import fcntl
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +75,11 @@ def test_what_replies_warn_of_is_said_once_for_each_kind(
 ) -> None:
     """The ranker's warnings differ in their numbers; equal kinds are counted, and the first one is shown."""
 
-    class Doubtful(NumberRanker):
-        def score(self, parts: Sequence[Window]) -> list[WindowRanking]:
-            rankings = zip(parts, super().score(parts), strict=True)
-            return [replace(ranking, warning=f"doubts about {part.query.text}") for part, ranking in rankings]
+    def doubt(window: Window) -> WindowRanking:
+        scores = tuple(map(float, range(len(window.passages))))
+        return WindowRanking(scores, warning=f"doubts about {window.query.text}")
 
-    with serving(reranker_of(encoder, {"doubtful": Doubtful()})) as served:
+    with serving(reranker_of(encoder, {"doubtful": NumberRanker(scores_of=doubt)})) as served:
         command = ("rank", "--batch", paths[0], "--out", paths[1], "--target", served.address)
         outcome = rerank(*command)
         assert outcome.code == 0

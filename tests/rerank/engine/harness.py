@@ -1,6 +1,6 @@
 """Requests, engines and fake rankers for the tests of the engine.
 
-With `ONE_BY_ONE`, every window is a batch. A HeldRanker blocks the model's thread, so that later work stays queued.
+With `ONE_BY_ONE`, every window is a batch. A NumberRanker blocks the model's thread, so that later work stays queued.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -18,8 +17,8 @@ from rerank.config import EngineConfig
 from rerank.engine.engine import Engine
 from rerank.engine.request import Request
 from rerank.engine.strategies import Cost, RankStage, Round, Schedule, Sliding, Strategy, reordered
-from rerank.types import Passage, PreparedTexts, Query, Ranking, RankOptions, Window, WindowRanking
-from tests.fakes import HeldRanker, NumberRanker, numbered_passages
+from rerank.types import Query, Ranking, RankOptions
+from tests.fakes import NumberRanker, numbered_passages
 
 LARGE_BATCHES = EngineConfig(max_batch_tokens=4096)
 ONE_BY_ONE = EngineConfig(max_batch_tokens=1)
@@ -46,28 +45,6 @@ class Blocks:
 
     def __str__(self) -> str:
         return f"blocks({self.window_size})"
-
-
-class ObservedRanker(NumberRanker):
-    """Records the threads that call each of its methods, and the number of requests it prepared."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.threads: dict[str, set[int]] = {"prepare": set(), "encode": set(), "score": set()}
-        self.prepared = 0
-
-    def prepare(self, query: Query, passages: Sequence[Passage]) -> PreparedTexts:
-        self.threads["prepare"].add(threading.get_ident())
-        self.prepared += 1
-        return PreparedTexts(query, tuple(passages), truncated_doc_ids=("d2", "d0"))
-
-    def encode(self, window: Window) -> Window:
-        self.threads["encode"].add(threading.get_ident())
-        return super().encode(window)
-
-    def score(self, parts: Sequence[Any]) -> Sequence[WindowRanking | None]:
-        self.threads["score"].add(threading.get_ident())
-        return super().score(parts)
 
 
 def shuffled(n: int, seed: int = 0) -> list[float]:
@@ -104,7 +81,7 @@ def queries(ranker: NumberRanker) -> list[str]:
     return [window.query.text for window in ranker.ranked]
 
 
-async def wait_until_blocked(ranker: HeldRanker) -> None:
+async def wait_until_blocked(ranker: NumberRanker) -> None:
     assert await asyncio.to_thread(ranker.entered.wait, 60), "no batch came"
 
 
@@ -129,13 +106,13 @@ def start(*runs: Coroutine[Any, Any, Ranking]) -> list[asyncio.Task[Ranking]]:
 
 @asynccontextmanager
 async def held_engine(
-    config: EngineConfig = ONE_BY_ONE, ranker: HeldRanker | None = None
-) -> AsyncIterator[tuple[Engine, HeldRanker]]:
+    config: EngineConfig = ONE_BY_ONE, ranker: NumberRanker | None = None
+) -> AsyncIterator[tuple[Engine, NumberRanker]]:
     """An engine whose model is blocked in the batch of a request "first", and its ranker.
 
     When the block ends, the ranker is released and all requests are answered.
     """
-    held = ranker or HeldRanker()
+    held = ranker or NumberRanker(free_batches=0)
     async with engine_for(held, config) as engine:
         (first,) = start(engine.run(request_for([1, 2], query="first")))
         await wait_until_blocked(held)

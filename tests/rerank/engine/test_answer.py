@@ -180,8 +180,7 @@ async def test_document_without_text_stands_last(strategy: Strategy, top_n: int)
 async def test_document_without_text_is_ranked_by_a_model_that_reads_it() -> None:
     candidates = tuple(Passage(str(place), text) for place, text in enumerate(["relevance 1", "", "relevance 3"]))
     request = Request(Query("q"), candidates, (RankStage("number", Single(10)),))
-    ranker = NumberRanker(scores_of=blank_first)
-    ranker.info = replace(ranker.info, reads_blank=True)
+    ranker = NumberRanker(scores_of=blank_first, reads_blank=True)
     async with engine_for(ranker) as engine:
         assert positions(await engine.run(request)) == [1, 2, 0]
 

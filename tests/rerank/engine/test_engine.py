@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from dataclasses import replace
+from collections import defaultdict
 
 import pytest
 
@@ -17,7 +17,6 @@ from tests.rerank.engine.harness import (
     ONE_BY_ONE,
     SLIDING,
     Blocks,
-    ObservedRanker,
     engine_for,
     held_engine,
     positions,
@@ -71,17 +70,17 @@ async def test_windows_of_several_requests_share_a_batch() -> None:
 
 
 async def test_ranker_prepares_and_encodes_on_one_thread_and_scores_on_another() -> None:
-    ranker = ObservedRanker()
+    threads: dict[str, set[int]] = defaultdict(set)
+    ranker = NumberRanker(instead=lambda method, *_: threads[method].add(threading.get_ident()))
     async with engine_for(ranker) as engine:
         await asyncio.gather(*(engine.run(request_for(shuffled(50))) for _ in range(8)))
-    prepare, encode, score = ranker.threads.values()
+    prepare, encode, score = (threads[method] for method in ("prepare", "encode", "score"))
     assert (prepare, len(prepare), len(score)) == (encode, 1, 1)
     assert len({threading.get_ident()} | prepare | score) == 3
 
 
 async def test_ranker_without_batching_gets_one_window_at_a_time() -> None:
-    ranker = NumberRanker()
-    ranker.info = replace(ranker.info, supports_batching=False)
+    ranker = NumberRanker(supports_batching=False)
     async with engine_for(ranker, EngineConfig()) as engine:
         await engine.run(request_for(shuffled(30), Blocks(5)))
     assert ranker.batches == [1] * 6
@@ -93,8 +92,7 @@ async def test_ranker_without_batching_gets_one_window_at_a_time() -> None:
 async def test_batch_holds_512_tokens_on_a_cpu_and_more_on_an_accelerator_unless_it_is_configured(
     gpu_batch_tokens: int, configured: int | None, batches: list[int]
 ) -> None:
-    ranker = NumberRanker()
-    ranker.info = replace(ranker.info, gpu_batch_tokens=gpu_batch_tokens)
+    ranker = NumberRanker(gpu_batch_tokens=gpu_batch_tokens)
     async with engine_for(ranker, EngineConfig(max_batch_tokens=configured)) as engine:
         await engine.run(request_for(shuffled(100), Blocks(20)))  # 200 tokens each
     assert ranker.batches == batches

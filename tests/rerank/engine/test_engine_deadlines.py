@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,10 +15,9 @@ from rerank.engine.strategies import RankStage, Single, Sliding, spans
 from rerank.errors import DeadlineExceeded, Overloaded, RankerFailure, SelfTestFailed
 from rerank.rankers.failed import FailedRanker
 from rerank.types import Completeness, OnFailure, RankOptions, ScoreKind
-from tests.fakes import HeldRanker, NumberRanker, number_in
+from tests.fakes import NumberRanker, number_in
 from tests.rerank.engine.harness import (
     ONE_BY_ONE,
-    ObservedRanker,
     best_first,
     engine_for,
     held_engine,
@@ -47,7 +46,7 @@ async def test_queued_windows_of_a_cancelled_request_never_run() -> None:
 
 @pytest.mark.parametrize("windows_done", [0, 2])
 async def test_deadline_ends_a_request_before_its_next_window(windows_done: int) -> None:
-    ranker = HeldRanker(free_batches=windows_done)
+    ranker = NumberRanker(free_batches=windows_done)
     async with engine_for(ranker) as engine:
         with pytest.raises(DeadlineExceeded, match=r"the deadline passed after \d+ ms, (before any|when 2)") as caught:
             await engine.run(request_for(shuffled(100), query="late", deadline_s=now_s() + 0.3))
@@ -60,11 +59,11 @@ async def test_deadline_ends_a_request_before_its_next_window(windows_done: int)
 
 @pytest.mark.parametrize("late_s", [0.0, 5.0])
 async def test_request_whose_deadline_has_passed_is_not_prepared(late_s: float) -> None:
-    ranker = ObservedRanker()
+    ranker = NumberRanker()
     async with engine_for(ranker) as engine:
         with pytest.raises(DeadlineExceeded, match=r"the deadline passed after \d+ ms, before any window was ranked"):
             await engine.run(request_for(shuffled(100), deadline_s=now_s() - late_s))
-    assert ranker.prepared == 0
+    assert ranker.prepared == []
 
 
 async def test_queued_window_never_runs_once_its_deadline_has_passed() -> None:
@@ -82,7 +81,7 @@ async def test_queued_window_never_runs_once_its_deadline_has_passed() -> None:
 
 async def test_slow_small_requests_refuse_no_large_one() -> None:
     """At their rate of tokens, its work takes five times its deadline. Two small requests a second refused them all."""
-    ranker = HeldRanker()
+    ranker = NumberRanker(free_batches=0)
     async with engine_for(ranker, ONE_BY_ONE) as engine:
         for _ in range(3):
             ranker.entered.clear()
@@ -99,7 +98,7 @@ async def test_slow_small_requests_refuse_no_large_one() -> None:
 
 @pytest.mark.parametrize("windows_done", [0, 1, 5])
 async def test_partial_answer_is_the_best_order_so_far(windows_done: int) -> None:
-    ranker = HeldRanker(free_batches=windows_done)
+    ranker = NumberRanker(free_batches=windows_done)
     numbers = shuffled(100)
     async with engine_for(ranker) as engine:
         ranking = await engine.run(request_for(numbers, deadline_s=now_s() + 0.5, options=PARTIAL))
@@ -119,17 +118,15 @@ FIRST_STAGE = RankOptions(on_failure=OnFailure.FIRST_STAGE)
 PAIRS = Sliding(2, 1)
 
 
-class FailsAt(NumberRanker):
+def failing_ranker(number: int, error: Exception) -> NumberRanker:
     """Raises `error` at the window of this number."""
 
-    def __init__(self, number: int, error: Exception) -> None:
-        super().__init__()
-        self._number, self._error = number, error
+    def fail(method: str, *_: Any) -> None:
+        if method == "score" and len(ranker.ranked) >= number:
+            raise error
 
-    def score(self, parts: Sequence) -> list:  # type: ignore[type-arg]
-        if len(self.ranked) >= self._number:
-            raise self._error
-        return super().score(parts)
+    ranker = NumberRanker(instead=fail)
+    return ranker
 
 
 @pytest.mark.parametrize("windows_done", [0, 3])
@@ -137,7 +134,7 @@ async def test_order_of_the_windows_before_the_failure_is_the_answer(
     windows_done: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     numbers = [float(number) for number in range(10)]
-    async with engine_for(FailsAt(windows_done, ValueError("secret of the model")), ONE_BY_ONE) as engine:
+    async with engine_for(failing_ranker(windows_done, ValueError("secret of the model")), ONE_BY_ONE) as engine:
         with caplog.at_level(logging.ERROR):
             ranking = await engine.run(request_for(numbers, PAIRS, options=FIRST_STAGE))
         with pytest.raises(RankerFailure, match="secret of the model"):

@@ -6,6 +6,7 @@ import asyncio
 import math
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,8 @@ from rerank.engine.accounts import Shared
 from rerank.engine.request import Phase, Request
 from rerank.engine.strategies import RankStage, Single
 from rerank.errors import Overloaded, RankerFailure, ShuttingDown
-from rerank.types import Passage, PreparedTexts, Query, Window, WindowRanking
-from tests.fakes import BrokenRanker, HeldRanker, NumberRanker
+from rerank.types import Passage, Query, Window, WindowRanking
+from tests.fakes import NumberRanker
 from tests.rerank.engine.harness import (
     LARGE_BATCHES,
     Blocks,
@@ -31,27 +32,20 @@ from tests.rerank.engine.harness import (
 )
 
 
-class HeldBrokenRanker(BrokenRanker, HeldRanker):
-    """Fails on poison; blocks all other batches."""
+def small_ranker(most_windows: int, free_batches: float) -> tuple[NumberRanker, list[int]]:
+    """One that runs out of memory on batches of more than `most_windows`, and the sizes of the batches it was given."""
+    tried: list[int] = []
 
+    def run_out(method: str, parts: Any, *_: Any) -> None:
+        if method == "score":
+            tried.append(len(parts))
+            if len(parts) > most_windows:
+                raise MemoryError("tried to allocate 2.00 GiB")
 
-class SmallRanker(HeldRanker):
-    """Runs out of memory on batches of more than `most_windows`."""
-
-    def __init__(self, most_windows: int) -> None:
-        super().__init__()
-        self._most_windows = most_windows
-        self.tried: list[int] = []
-
-    def score(self, parts: Sequence[Window]) -> list[WindowRanking]:
-        self.tried.append(len(parts))
-        if len(parts) > self._most_windows:
-            raise MemoryError("tried to allocate 2.00 GiB")
-        return super().score(parts)
+    return NumberRanker(instead=run_out, free_batches=free_batches), tried
 
 
 def poisoned() -> Request:
-    """A request that BrokenRanker fails on."""
     candidates = (Passage("d0", "poison"), Passage("d1", "relevance 1"))
     return Request(Query("poisoned"), candidates, (RankStage("number", Single(2)),))
 
@@ -76,21 +70,23 @@ def all_scores(score: float) -> Callable[[Sequence[Window]], list[WindowRanking]
         (lambda windows: [WindowRanking((1.0, 2.0))] * (len(windows) + 1), "is longer than.*; this is a bug"),
         (all_scores(math.nan), "its scores are not finite: weights with NaN, or too large for the precision"),
         (all_scores(math.inf), "its scores are not finite: weights with NaN, or too large for the precision"),
-        (lambda _: None, "TypeError.*; this is a bug"),
+        (lambda _: 0, "TypeError.*; this is a bug"),
     ],
-    ids=["raises", "no ranking", "too few scores", "too many rankings", "nan", "infinity", "none"],
+    ids=["raises", "no ranking", "too few scores", "too many rankings", "nan", "infinity", "number"],
 )
 async def test_failure_affects_only_its_own_window(
     answer: Callable[[Sequence[Window]], list[WindowRanking]], problem: str
 ) -> None:
     batches: list[int] = []
 
-    def answer_and_count(windows: Sequence[Window]) -> list[WindowRanking]:
-        batches.append(len(windows))
-        return answer(windows)
+    def answer_poison(method: str, parts: Any, *_: Any) -> list[WindowRanking] | None:
+        if method != "score" or all(passage.text != "poison" for part in parts for passage in part.passages):
+            return None
+        batches.append(len(parts))
+        return answer(parts)
 
     numbers = shuffled(50)
-    async with held_engine(LARGE_BATCHES, HeldBrokenRanker(answer_and_count)) as (engine, ranker):
+    async with held_engine(LARGE_BATCHES, NumberRanker(instead=answer_poison, free_batches=0)) as (engine, ranker):
         tasks = start(*(engine.run(one) for _ in range(2) for one in (poisoned(), request_for(numbers))))
         await wait_for_queue(engine, 4)
         ranker.release.set()
@@ -104,17 +100,16 @@ async def test_failure_affects_only_its_own_window(
 
 
 async def test_timeout_error_of_a_ranker_is_not_a_deadline() -> None:
-    class TimingOut(NumberRanker):
-        def prepare(self, query: Query, passages: Sequence[Passage]) -> PreparedTexts:
-            raise TimeoutError("disk")
+    def time_out(method: str, *_: Any) -> None:
+        raise TimeoutError("disk")
 
-    async with engine_for(TimingOut()) as engine:
+    async with engine_for(NumberRanker(instead=time_out)) as engine:
         with pytest.raises(RankerFailure, match=r"failed to prepare: TimeoutError\('disk'\)"):
             await engine.run(request_for([1, 2]))
 
 
 async def test_out_of_memory_halves_the_batch_size_and_runs_the_windows_one_by_one() -> None:
-    ranker = SmallRanker(most_windows=5)
+    ranker, tried = small_ranker(most_windows=5, free_batches=0)
     async with held_engine(LARGE_BATCHES, ranker) as (engine, _):
         (eight,) = start(engine.run(request_for(shuffled(80), Blocks(10))))
         await wait_for_queue(engine, 8)
@@ -122,43 +117,36 @@ async def test_out_of_memory_halves_the_batch_size_and_runs_the_windows_one_by_o
         first = await eight
         again = await engine.run(request_for(shuffled(80), Blocks(10)))
         assert positions(first) == positions(again)
-    assert ranker.tried == [1, 8, *[1] * 8, 4, 4]
-
-
-class FailsTogether(HeldRanker):
-    """Fails on batches of several windows, once `go` is set; `together` is set when there is one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.together, self.go = threading.Event(), threading.Event()
-        self.tried: list[list[str]] = []
-
-    def score(self, parts: Sequence[Window]) -> Sequence[WindowRanking | None]:
-        self.tried.append([part.query.text for part in parts])
-        if len(parts) > 1:
-            self.together.set()
-            self.go.wait(60)
-            raise ValueError("together")
-        return super().score(parts)
+    assert tried == [1, 8, *[1] * 8, 4, 4]
 
 
 async def test_part_of_a_cancelled_request_does_not_run_again_alone() -> None:
-    ranker = FailsTogether()
+    together, go, tried = threading.Event(), threading.Event(), list[list[str]]()
+
+    def fail_together(method: str, parts: Any, *_: Any) -> None:
+        if method == "score":
+            tried.append([part.query.text for part in parts])
+            if len(parts) > 1:
+                together.set()
+                go.wait(60)
+                raise ValueError("together")
+
+    ranker = NumberRanker(instead=fail_together, free_batches=0)
     async with held_engine(LARGE_BATCHES, ranker) as (engine, _):
         kept, cancelled = start(*(engine.run(request_for([1, 2], query=query)) for query in ("kept", "cancelled")))
         await wait_for_queue(engine, 2)
         ranker.release.set()
-        assert await asyncio.to_thread(ranker.together.wait, 60)
+        assert await asyncio.to_thread(together.wait, 60)
         cancelled.cancel()
         with pytest.raises(asyncio.CancelledError):
             await cancelled
-        ranker.go.set()
+        go.set()
         assert positions(await kept) == [1, 0]
-    assert ranker.tried == [["first"], ["kept", "cancelled"], ["kept"]]
+    assert tried == [["first"], ["kept", "cancelled"], ["kept"]]
 
 
 async def test_window_that_alone_exceeds_the_memory_fails_with_its_size() -> None:
-    ranker = SmallRanker(most_windows=0)
+    ranker, _ = small_ranker(most_windows=0, free_batches=math.inf)
     async with engine_for(ranker) as engine:
         with pytest.raises(RankerFailure, match="a window of 20 tokens exceeds the memory; use a smaller window_size"):
             await engine.run(request_for([1, 2]))
@@ -192,7 +180,7 @@ async def test_empty_queue_takes_a_request_beyond_its_limit() -> None:
 
 async def test_closing_finishes_running_batches_and_fails_what_waits_or_has_further_windows() -> None:
     """The next window of the latter would wait for an engine that no longer runs."""
-    ranker = HeldRanker()
+    ranker = NumberRanker(free_batches=0)
     engine = await engine_for(ranker, LARGE_BATCHES).__aenter__()
     (further,) = start(engine.run(request_for(shuffled(50))))
     await wait_until_blocked(ranker)
@@ -209,7 +197,7 @@ async def test_closing_finishes_running_batches_and_fails_what_waits_or_has_furt
 
 
 async def test_closing_answers_the_request_whose_last_batch_runs() -> None:
-    ranker = HeldRanker()
+    ranker = NumberRanker(free_batches=0)
     engine = await engine_for(ranker).__aenter__()
     (running,) = start(engine.run(request_for([1, 2])))
     await wait_until_blocked(ranker)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from rerank.engine.strategies import RankStage, Sliding, Strategy, TopDown
 from rerank.errors import InvalidRequest
 from rerank.rankers.identity import IdentityRanker
 from rerank.types import Passage, PreparedTexts, Query
-from tests.fakes import HeldRanker, NumberRanker
+from tests.fakes import NumberRanker
 from tests.rerank.engine.harness import (
     Blocks,
     engine_for,
@@ -30,23 +29,28 @@ from tests.rerank.engine.harness import (
 )
 
 
-class SlicedRanker(NumberRanker):
-    """Records the slices that it prepares. Blocks in each one until `release` is set, if `holds`."""
+def sliced_ranker(holds: bool = False, **info: Any) -> NumberRanker:
+    """Truncates the first passage of each slice that it prepares. Blocks in each until `release` is set, if `holds`."""
 
-    def __init__(self, holds: bool = False) -> None:
-        super().__init__()
-        self.slices: list[list[str]] = []
-        self.queries: list[str] = []
-        self.entered, self.release = threading.Event(), threading.Event()
-        if not holds:
-            self.release.set()
-
-    def prepare(self, query: Query, passages: Sequence[Passage]) -> PreparedTexts:
-        self.slices.append([passage.doc_id for passage in passages])
-        self.queries.append(query.text)
-        self.entered.set()
-        assert self.release.wait(timeout=60), "nobody released the ranker"
+    def prepare(method: str, *arguments: Any) -> PreparedTexts | None:
+        if method != "prepare":
+            return None
+        query, passages = arguments
+        if holds:
+            ranker.block()
         return PreparedTexts(Query(f"prepared {query.text}"), tuple(passages), truncated_doc_ids=(passages[0].doc_id,))
+
+    ranker = NumberRanker(instead=prepare, **info)
+    return ranker
+
+
+def slices(ranker: NumberRanker) -> list[list[str]]:
+    """The doc_ids of the passages of each slice that was prepared."""
+    return [doc_ids for _, doc_ids in ranker.prepared]
+
+
+def prepared_queries(ranker: NumberRanker) -> list[str]:
+    return [query for query, _ in ranker.prepared]
 
 
 def long_request(n: int) -> Request:
@@ -56,33 +60,32 @@ def long_request(n: int) -> Request:
 
 
 async def test_long_passages_are_prepared_in_slices() -> None:
-    ranker = SlicedRanker()
+    ranker = sliced_ranker()
     async with engine_for(ranker) as engine:
         ranking = await engine.run(long_request(5))
-    assert ranker.slices == [[f"d{number}"] for number in range(5)]
-    assert ranker.queries == ["long", "prepared long", "prepared prepared long", *ranker.queries[3:]]
+    assert slices(ranker) == [[f"d{number}"] for number in range(5)]
+    assert prepared_queries(ranker)[:3] == ["long", "prepared long", "prepared prepared long"]
     assert positions(ranking) == list(range(5))
     assert ranking.trace.truncated_doc_ids == tuple(f"d{number}" for number in range(5))
 
 
 async def test_passages_to_encode_are_prepared_in_slices_also_after_many_with_vectors() -> None:
     """After requests whose vectors were known, a slice had 9,000 tokens, and others waited 1.6 s for it."""
-    ranker = SlicedRanker()
-    ranker.info = replace(ranker.info, needs_vectors=True)
+    ranker = sliced_ranker(needs_vectors=True)
     passages = long_request(100).candidates
     known = [replace(passage, vector=np.ones(2, dtype=np.float32)) for passage in passages]
     async with engine_for(ranker) as engine:
         for _ in range(3):
             await engine.run(replace(long_request(100), candidates=tuple(known)))
-        ranker.slices.clear()
+        ranker.prepared.clear()
         await engine.run(long_request(100))
-    assert max(map(len, ranker.slices)) * (len(passages[0].text) // 4) <= 2048
-    assert sum(map(len, ranker.slices)) == 100
+    assert max(map(len, slices(ranker))) * (len(passages[0].text) // 4) <= 2048
+    assert sum(map(len, slices(ranker))) == 100
 
 
 async def test_cancelled_request_prepares_no_further_slice() -> None:
     """A cancelled request kept the thread busy for 115 s."""
-    ranker = SlicedRanker(holds=True)
+    ranker = sliced_ranker(holds=True)
     async with engine_for(ranker) as engine:
         (task,) = start(engine.run(long_request(5)))
         assert await asyncio.to_thread(ranker.entered.wait, 60)
@@ -91,11 +94,11 @@ async def test_cancelled_request_prepares_no_further_slice() -> None:
             await task
         ranker.release.set()
         await engine.run(request_for([1, 2]))
-    assert [len(part) for part in ranker.slices] == [1, 2], "the running slice ends, and the next request follows"
+    assert [len(part) for part in slices(ranker)] == [1, 2], "the running slice ends, and the next request follows"
 
 
 async def test_short_request_is_prepared_between_the_slices_of_a_long_one() -> None:
-    ranker = SlicedRanker(holds=True)
+    ranker = sliced_ranker(holds=True)
     async with engine_for(ranker) as engine:
         (long,) = start(engine.run(long_request(5)))
         assert await asyncio.to_thread(ranker.entered.wait, 60)
@@ -103,12 +106,12 @@ async def test_short_request_is_prepared_between_the_slices_of_a_long_one() -> N
         await wait_for(lambda: len(engine._models["number"]._preparing) == 1)
         ranker.release.set()
         await asyncio.gather(long, short)
-    assert ranker.queries.index("short") in (1, 2)
+    assert prepared_queries(ranker).index("short") in (1, 2)
 
 
 async def test_model_does_not_wait_for_another_one() -> None:
     """Identity waited 39 s for 500 calls of FIRST."""
-    held = HeldRanker()
+    held = NumberRanker(free_batches=0)
     async with Engine({"number": held, "identity": IdentityRanker()}, EngineConfig()) as engine:
         calls = start(*(engine.run(request_for([1, 2])) for _ in range(50)))
         await wait_until_blocked(held)
@@ -122,7 +125,7 @@ async def test_model_does_not_wait_for_another_one() -> None:
 async def test_too_many_windows_are_refused_before_anything_is_prepared(
     monkeypatch: pytest.MonkeyPatch, strategy: Strategy
 ) -> None:
-    ranker = SlicedRanker()
+    ranker = sliced_ranker()
     monkeypatch.setattr("rerank.engine.engine.MAX_WINDOWS", 30)
     async with engine_for(ranker) as engine:
         await engine.run(request_for(shuffled(20), strategy))
@@ -130,7 +133,7 @@ async def test_too_many_windows_are_refused_before_anything_is_prepared(
             InvalidRequest, match=r"needs \d+ windows for 100 candidates, more than the limit of 30; use"
         ):
             await engine.run(request_for(shuffled(100), strategy))
-    assert len(ranker.slices) == 1
+    assert len(slices(ranker)) == 1
 
 
 async def test_windows_that_depend_on_the_rankings_are_refused_when_they_come(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -12,33 +12,21 @@ from rerank.config import EngineConfig
 from rerank.engine import scheduler
 from rerank.engine.engine import Engine
 from rerank.errors import RankerFailure
-from rerank.types import Passage, PreparedTexts, Query, Window, WindowRanking
+from rerank.types import Query, Window
 from tests.fakes import NumberRanker
 from tests.rerank.engine.harness import positions, request_for, wait_for
 
 
-class HangingRanker(NumberRanker):
+def hanging_ranker(method: str) -> NumberRanker:
     """Hangs in one of its methods on the query "hang", until `release` is set."""
 
-    def __init__(self, method: str) -> None:
-        super().__init__()
-        self._method, self.release = method, threading.Event()
+    def hang(called: str, first: Query | Window | Sequence[Window], *_: Any) -> None:
+        query = first if isinstance(first, Query) else (first if isinstance(first, Window) else first[0]).query
+        if called == method and query.text == "hang":
+            ranker.release.wait(timeout=60)
 
-    def _do(self, method: str, query: Query) -> None:
-        if method == self._method and query.text == "hang":
-            self.release.wait(timeout=60)
-
-    def prepare(self, query: Query, passages: Sequence[Passage]) -> PreparedTexts:
-        self._do("prepare", query)
-        return super().prepare(query, passages)
-
-    def encode(self, window: Window) -> Window:
-        self._do("encode", window.query)
-        return super().encode(window)
-
-    def score(self, parts: Sequence[Window]) -> list[WindowRanking]:
-        self._do("score", parts[0].query)
-        return super().score(parts)
+    ranker = NumberRanker(instead=hang)
+    return ranker
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +37,7 @@ def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("method", ["prepare", "encode", "score"])
 async def test_model_that_hangs_fails_until_it_returns_and_others_go_on(method: str) -> None:
-    ranker, phase = HangingRanker(method), "rank" if method == "score" else "prepare"
+    ranker, phase = hanging_ranker(method), "rank" if method == "score" else "prepare"
     async with Engine({"number": ranker, "other": NumberRanker()}, EngineConfig()) as engine:
         for query in ("hang", "q"):
             with pytest.raises(RankerFailure, match=rf"{phase} number has not ended after 0 s; restart[^;]*$"):
@@ -63,7 +51,7 @@ async def test_model_that_hangs_fails_until_it_returns_and_others_go_on(method: 
 
 @pytest.mark.parametrize("method", ["prepare", "encode", "score"])
 async def test_engine_closes_although_a_model_hangs(method: str) -> None:
-    ranker = HangingRanker(method)
+    ranker = hanging_ranker(method)
     engine = Engine({"number": ranker}, EngineConfig())
     await engine.__aenter__()
     run = asyncio.create_task(engine.run(request_for([1, 2], query="hang")))
@@ -80,13 +68,11 @@ async def test_panic_of_a_tokenizer_fails_its_request_only() -> None:
     class PanicException(BaseException):
         pass
 
-    class Panicking(NumberRanker):
-        def prepare(self, query: Query, passages: Sequence[Passage]) -> PreparedTexts:
-            if query.text == "panic":
-                raise PanicException("retry-limit-in-match over")
-            return super().prepare(query, passages)
+    def panic(method: str, query: Any, *_: Any) -> None:
+        if method == "prepare" and query.text == "panic":
+            raise PanicException("retry-limit-in-match over")
 
-    async with Engine({"number": Panicking()}, EngineConfig()) as engine:
+    async with Engine({"number": NumberRanker(instead=panic)}, EngineConfig()) as engine:
         with pytest.raises(RankerFailure, match=r"in-match over; use another checkpoint or shorter texts$"):
             await engine.run(request_for([1, 2], query="panic"))
         assert positions(await engine.run(request_for([1, 2]))) == [1, 0]

@@ -14,7 +14,7 @@ from rerank.engine.engine import Engine
 from rerank.engine.request import Request
 from rerank.errors import RankerFailure
 from rerank.types import Ranking, Window, WindowRanking
-from tests.fakes import HeldRanker
+from tests.fakes import NumberRanker
 from tests.rerank.engine.harness import (
     ONE_BY_ONE,
     Blocks,
@@ -30,7 +30,7 @@ from tests.rerank.engine.harness import (
 SHORT, LONG = 1, 50
 
 
-class PausingRanker(HeldRanker):
+class PausingRanker(NumberRanker):
     """Pauses again and again in a batch of many passages until `release` is set; raises on the query "bad"."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ async def long_batch() -> AsyncIterator[tuple[Engine, PausingRanker, asyncio.Tas
         assert sorted(positions(await long)) == list(range(LONG))
 
 
-def sizes(ranker: HeldRanker) -> list[int]:
+def sizes(ranker: NumberRanker) -> list[int]:
     """The number of passages of each window, in the order of their ends."""
     return [len(window.passages) for window in ranker.ranked]
 
@@ -118,7 +118,7 @@ async def test_preemption_ends_with_the_running_batch() -> None:
 
 
 async def test_ranker_without_pauses_is_not_preempted() -> None:
-    ranker = HeldRanker()
+    ranker = NumberRanker(free_batches=0)
     async with engine_for(ranker, ONE_BY_ONE) as engine:
         (long,) = start(engine.run(of_size(LONG)))
         await wait_until_blocked(ranker)

@@ -14,7 +14,7 @@ from rerank.engine.engine import Engine
 from rerank.engine.model import slices
 from rerank.engine.strategies import Single
 from rerank.types import Passage, ScoreKind, Window, WindowRanking
-from tests.fakes import HeldRanker, NumberRanker, number_in
+from tests.fakes import NumberRanker, number_in
 from tests.rerank.engine.harness import (
     best_first,
     positions,
@@ -41,11 +41,11 @@ class Part:
         return 100 * len(self.places)
 
 
-class Pointwise(HeldRanker):
+class Pointwise(NumberRanker):
     """Scores each passage alone, five in a part."""
 
     def __init__(self, free_batches: int = 1_000_000) -> None:
-        super().__init__(free_batches)
+        super().__init__(free_batches=free_batches)
         self.info = replace(self.info, score_kind=ScoreKind.POINTWISE, max_window_size=1000)
         self.parts: list[Part] = []
 

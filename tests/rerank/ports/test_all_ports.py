@@ -29,7 +29,7 @@ from rerank.rankers.base import Ranker
 from rerank.rankers.identity import IdentityRanker
 from rerank.telemetry.logs import JsonFormatter
 from rerank.v1 import rerank_pb2 as pb
-from tests.fakes import HeldRanker, NumberRanker
+from tests.fakes import NumberRanker
 from tests.http_client import HttpClient
 from tests.serving import TIMEOUT_S, Served, detail, numbered_candidates, reranker_of, serving, wait_for
 
@@ -106,7 +106,7 @@ def bearer(key: str) -> tuple[str, str]:
 
 
 @contextmanager
-def in_flight(send: Send, served: Served, ranker: HeldRanker, *headers: tuple[str, str]) -> Iterator[None]:
+def in_flight(send: Send, served: Served, ranker: NumberRanker, *headers: tuple[str, str]) -> Iterator[None]:
     """A call that waits in the model; when the block ends, it is answered."""
     with ThreadPoolExecutor() as pool:
         call = pool.submit(rerank, send, served, *headers)
@@ -119,7 +119,7 @@ def in_flight(send: Send, served: Served, ranker: HeldRanker, *headers: tuple[st
 
 
 def test_calls_over_the_limit_are_told_when_to_come_again(encoder: Encoder, send: Send) -> None:
-    ranker = HeldRanker()
+    ranker = NumberRanker(free_batches=0)
     with service(encoder, {"number": ranker}, limits={"max_calls": 1}) as served:
         with in_flight(over_grpc, served, ranker):
             refused = rerank(
@@ -139,14 +139,14 @@ def is_healthy(served: Served) -> bool:
 
 
 def test_missed_deadline_is_named(encoder: Encoder, send: Send) -> None:
-    ranker = HeldRanker()
+    ranker = NumberRanker(free_batches=0)
     with service(encoder, {"number": ranker}) as served:
         assert rerank(send, served, timeout_s=0.3).code == "DEADLINE_EXCEEDED"
         ranker.release.set()
 
 
 def test_drain_refuses_new_calls_and_finishes_those_in_flight(encoder: Encoder, send: Send) -> None:
-    ranker = HeldRanker()
+    ranker = NumberRanker(free_batches=0)
     with service(encoder, {"number": ranker}) as served:
         with in_flight(send, served, ranker):
             drained = served.start(served.server.drain(TIMEOUT_S))
@@ -159,7 +159,7 @@ def test_drain_refuses_new_calls_and_finishes_those_in_flight(encoder: Encoder, 
 def test_calls_that_outlast_the_drain_are_sent_elsewhere(
     encoder: Encoder, send: Send, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ranker = HeldRanker()
+    ranker = NumberRanker(free_batches=0)
     with service(encoder, {"number": ranker}) as served, ThreadPoolExecutor() as pool:
         calls = [pool.submit(rerank, send, served) for _ in range(3)]
         served.wait_for_calls(3)
@@ -176,7 +176,7 @@ def test_calls_that_cannot_end_in_a_drain_are_told_at_once(
 ) -> None:
     """Three calls of 12 s each, and 20 s: the latest one ends, and the others are answered."""
     monkeypatch.setattr(Engine, "remaining_s", property(lambda engine: 12.0 * engine.queued_requests))
-    ranker = HeldRanker()
+    ranker = NumberRanker(free_batches=0)
     with service(encoder, {"number": ranker}) as served, ThreadPoolExecutor() as pool:
         calls = []
         for number in range(3):
@@ -289,7 +289,7 @@ def test_calls_and_tokens_of_one_key_are_limited_and_those_of_others_are_not(
     encoder: Encoder, path: Path, send: Send, limits: CallerLimits, message: str
 ) -> None:
     few, free = bearer(add_key(path, "few", limits)), bearer(add_key(path, "free", CallerLimits()))
-    ranker = HeldRanker()
+    ranker = NumberRanker(free_batches=0)
     with service(encoder, {"number": ranker}, keys=path) as served:
         with ThreadPoolExecutor() as pool, in_flight(send, served, ranker, few):
             fields = {"candidates": numbered_candidates(range(50)), "on_failure": pb.ON_FAILURE_FIRST_STAGE}

@@ -15,7 +15,7 @@ from rerank.models.encoder import Encoder
 from rerank.ports import connections as connections_module
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
-from tests.fakes import HeldRanker
+from tests.fakes import NumberRanker
 from tests.http_client import http_service
 from tests.serving import TIMEOUT_S, numbered_candidates, reranker_of, serving
 
@@ -56,7 +56,7 @@ def test_full_grpc_port_ends_the_connections_that_are_silent_for_longest(
     encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections_module, "_MAX_CONNECTIONS", 10)
-    ranker = HeldRanker()
+    ranker = NumberRanker(free_batches=0)
     with (
         serving(reranker_of(encoder, {"held": ranker})) as served,
         grpc.insecure_channel(served.address) as busy,

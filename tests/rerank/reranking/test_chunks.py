@@ -37,12 +37,9 @@ FLEA = "A flea lives 7 years. "
 LONG = FILLER * 3 + FLEA + FILLER * 3
 
 
-class ShortSighted(NumberRanker):
+def short_sighted(score_kind: ScoreKind = ScoreKind.WINDOW_LOG_PROB, **info: Any) -> NumberRanker:
     """Reads 24 tokens of a passage: the number in its text is its score."""
-
-    def __init__(self, score_kind: ScoreKind = ScoreKind.WINDOW_LOG_PROB, **info: Any) -> None:
-        super().__init__(1000)
-        self.info = replace(self.info, max_passage_tokens=24, score_kind=score_kind, **info)
+    return NumberRanker(1000, max_passage_tokens=24, score_kind=score_kind, **info)
 
 
 Rank = Callable[..., Ranking]
@@ -57,8 +54,8 @@ def rank(encoder: Encoder) -> Rank:
     ) -> Ranking:
         async def call() -> Ranking:
             rankers = {
-                "short": ShortSighted(),
-                "pointwise": ShortSighted(ScoreKind.POINTWISE),
+                "short": short_sighted(),
+                "pointwise": short_sighted(ScoreKind.POINTWISE),
                 "identity": IdentityRanker(),
             }
             async with reranker_of(encoder, rankers) as reranker:
@@ -132,7 +129,7 @@ def test_model_that_reads_passages_alone_gives_a_document_the_place_of_its_best_
 def test_span_is_of_the_text_as_it_was_sent_and_the_title_is_in_front_of_each_part(
     encoder: Encoder, title: str, has_title: bool
 ) -> None:
-    ranker = ShortSighted()
+    ranker = short_sighted()
     text = f"{title} {LONG}" if has_title else LONG
 
     async def call() -> Ranking:
@@ -166,7 +163,7 @@ def test_no_more_of_a_text_is_read_than_its_chunks_can_hold(encoder: Encoder, mo
     options = RankOptions(max_chunks_per_doc=3)
     request = Request(Query(QUERY), documents, (RankStage("m", Single(20)),), options)
     monkeypatch.setattr(encoder, "token_ends", token_ends)
-    divided = finished(ChunkedDocuments.of(request, [ShortSighted().info], encoder))
+    divided = finished(ChunkedDocuments.of(request, [short_sighted().info], encoder))
     assert sum(read) < 3 * 2 * 4096, "a slice of each document is enough"
     assert len(divided.chunks) == 3
     assert divided.unread == {"0", "1", "2"}
@@ -177,7 +174,7 @@ def test_part_has_no_vector_of_the_document(encoder: Encoder) -> None:
     of_document = np.ones(encoder.id.dimension, dtype=np.float32)
     document = Passage("a", LONG, 2.5, vector=of_document, vector_truncated=True)
     request = Request(Query(QUERY), (document,), (RankStage("m", Single(20)),), RankOptions(max_chunks_per_doc=10))
-    (chunk,) = finished(ChunkedDocuments.of(request, [ShortSighted().info], encoder)).candidates
+    (chunk,) = finished(ChunkedDocuments.of(request, [short_sighted().info], encoder)).candidates
     assert chunk.text in LONG
     assert (chunk.vector, chunk.vector_truncated, chunk.score) == (None, False, 2.5)
 
@@ -197,7 +194,7 @@ def test_parts_cover_the_text_with_overlap_and_none_is_longer_than_the_model_rea
         Query("q"), (Passage("a", text),), (RankStage("m", Single(20)),), RankOptions(max_chunks_per_doc=most)
     )
     divided = finished(
-        ChunkedDocuments.of(request, [replace(ShortSighted(ScoreKind.POINTWISE).info, max_passage_tokens=25)], encoder)
+        ChunkedDocuments.of(request, [replace(short_sighted(ScoreKind.POINTWISE).info, max_passage_tokens=25)], encoder)
     )
     parts = [chunk.candidate.text.split() for chunk in divided.chunks]
     assert all(len(part) <= 24 for part in parts)

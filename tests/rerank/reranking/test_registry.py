@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +59,7 @@ def test_options_are_completed_from_the_models_defaults(options: RankOptions, mo
 
 def weighted_registry(**info: Any) -> ModelRegistry:
     """Three models: `number` with a weight, `fusion`, which finds it by the list, and `identity`."""
-    ranker = NumberRanker()
-    ranker.info = replace(ranker.info, **info)
+    ranker = NumberRanker(**info)
     models = [
         PERankModel(name="number", ranker="pe-rank", window_size=20, first_stage_weight=0.5),
         FusionModel(name="fusion", ranker="fusion"),
@@ -154,16 +152,10 @@ def test_failed_preranker_is_a_problem_of_the_cascade() -> None:
     assert [step.model for step in registry.resolve(RankOptions(on_failure="first_stage"))] == ["first", "number"]
 
 
-def reading(ranker: NumberRanker) -> NumberRanker:
-    """The ranker, whose prompt has a place for an instruction."""
-    ranker.info = replace(ranker.info, reads_instruction=True)
-    return ranker
-
-
 @pytest.mark.parametrize(("model", "preranker"), [("reads", "reads-not"), ("reads-not", "reads")])
 def test_instruction_of_a_cascade_must_be_read_by_the_model_that_gives_the_answer(model: str, preranker: str) -> None:
     models = [IdentityModel(name=name, ranker="identity") for name in ("reads", "reads-not")]
-    rankers = {"reads": reading(NumberRanker()), "reads-not": NumberRanker()}
+    rankers = {"reads": NumberRanker(reads_instruction=True), "reads-not": NumberRanker()}
     options = RankOptions(model=model, strategy="cascade", preranker=preranker)
     two = ModelRegistry(models, rankers)
     if model == "reads":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,37 +22,29 @@ from rerank.rankers.base import Ranker
 from rerank.reranking.registry import ModelRegistry
 from rerank.reranking.relevance import at_least, gives_relevance, with_relevance
 from rerank.types import Passage, Query, Ranking, RankOptions, ScoreKind, Window, WindowRanking
-from tests.fakes import NumberRanker, numbered_passages
+from tests.fakes import NumberRanker, number_in, numbered_passages
 from tests.serving import reranker_of
 
 CURVE = RelevanceCurve(intercept=-2.0, slope=6.0)
 
 
-class CosineRanker(NumberRanker):
+def cosine_ranker(depth: int = 100, cosine_of: Callable[[str], float] = number_in) -> NumberRanker:
     """Scores by the number in the text, which is its cosine, too; the cosines of the first `depth` passages are read.
 
     Its scores depend on the list, as a fusion's do, and its cosines do not.
     """
 
-    def __init__(self, depth: int = 100) -> None:
-        super().__init__()
-        self.info = replace(self.info, relevance="cosine")
-        self._depth = depth
+    def ranking(window: Window) -> WindowRanking:
+        scores = [cosine_of(passage.text) for passage in window.passages]
+        known, mean = set(WindowRanking(tuple(scores)).permutation[:depth]), sum(scores) / len(scores)
+        cosines = (score if place in known else math.nan for place, score in enumerate(scores))
+        return WindowRanking(tuple(score - mean for score in scores), cosines=tuple(cosines))
 
-    def score(self, parts: Sequence[Window]) -> list[WindowRanking]:
-        return [self._with_cosines(ranking) for ranking in super().score(parts)]
-
-    def _with_cosines(self, ranking: WindowRanking) -> WindowRanking:
-        known = set(ranking.permutation[: self._depth])
-        cosines = [score if place in known else math.nan for place, score in enumerate(ranking.scores)]
-        mean = sum(ranking.scores) / len(ranking.scores)
-        return replace(ranking, scores=tuple(score - mean for score in ranking.scores), cosines=tuple(cosines))
+    return NumberRanker(scores_of=ranking, relevance="cosine")
 
 
 def pointwise(kind: ScoreKind) -> NumberRanker:
-    ranker = NumberRanker()
-    ranker.info = replace(ranker.info, score_kind=kind, relevance="score")
-    return ranker
+    return NumberRanker(score_kind=kind, relevance="score")
 
 
 async def ranked(
@@ -80,7 +72,7 @@ def logistic(x: float) -> float:
 
 
 async def test_relevance_in_a_list_is_that_of_the_passage_alone() -> None:
-    rankers, steps = {"m": CosineRanker()}, [RankStage("m", Single(10))]
+    rankers, steps = {"m": cosine_ranker()}, [RankStage("m", Single(10))]
     in_list = await ranked(rankers, [0.3, 0.9, 0.5, 0.7], steps)
     for item in in_list.ranked:
         number = float(item.passage.text.split()[-1])
@@ -89,22 +81,15 @@ async def test_relevance_in_a_list_is_that_of_the_passage_alone() -> None:
 
 @pytest.mark.parametrize("blank", ["", " \t\n"])
 async def test_blank_text_has_no_relevance(blank: str) -> None:
-    class Blind(CosineRanker):
-        def score(self, parts: Sequence[Window]) -> list[WindowRanking]:
-            scores = tuple(0.8 for _ in parts[0].passages)
-            return [self._with_cosines(WindowRanking(scores))]
-
     candidates = (Passage("d0", blank), Passage("d1", "a text"))
-    found = await of_candidates({"m": Blind()}, candidates, [RankStage("m", Single(10))])
+    found = await of_candidates({"m": cosine_ranker(cosine_of=lambda _: 0.8)}, candidates, [RankStage("m", Single(10))])
     assert relevances(found) == [pytest.approx(logistic(6 * 0.8 - 2)), 0.0]
 
 
 async def test_relevance_does_not_depend_on_the_number_of_results_nor_on_the_order() -> None:
     """The last model orders against the cosines: the relevance then rises along the order."""
-    rankers = {"m": CosineRanker(), "last": NumberRanker()}
-    rankers["last"].score = lambda parts: [  # type: ignore[method-assign]
-        WindowRanking(tuple(-score for score in result.scores)) for result in NumberRanker().score(parts)
-    ]
+    against = NumberRanker(scores_of=lambda window: [-number_in(passage.text) for passage in window.passages])
+    rankers = {"m": cosine_ranker(), "last": against}
     steps = [RankStage("m", Single(10)), RankStage("last", Single(2))]
     found = await ranked(rankers, [0.2, 0.9, 0.5], steps)
     whole = relevances(found)
@@ -134,9 +119,9 @@ async def test_min_relevance_leaves_out_what_is_below_or_unknown() -> None:
 
 async def test_top_n_counts_the_results_that_min_relevance_leaves(encoder: Encoder) -> None:
     """The last model orders against the cosines, so that the first results are those that are left out."""
-    against = CosineRanker()
+    against = cosine_ranker()
     against.score = lambda parts: [  # type: ignore[method-assign]
-        replace(result, scores=tuple(-score for score in result.scores)) for result in CosineRanker().score(parts)
+        replace(result, scores=tuple(-score for score in result.scores)) for result in cosine_ranker().score(parts)
     ]
     async with reranker_of(encoder, {"m": against}) as reranker:
         for top_n, expected in ((0, ["d0", "d3", "d1"]), (2, ["d0", "d3"]), (4, ["d0", "d3", "d1"])):
@@ -159,12 +144,12 @@ async def test_answer_in_the_place_of_a_failure_says_where_min_relevance_is_not_
 
 
 async def test_passage_whose_cosine_was_not_read_has_no_relevance() -> None:
-    found = await ranked({"m": CosineRanker(depth=2)}, [0.2, 0.9, 0.5], [RankStage("m", Single(10))])
+    found = await ranked({"m": cosine_ranker(depth=2)}, [0.2, 0.9, 0.5], [RankStage("m", Single(10))])
     assert relevances(found) == [pytest.approx(logistic(6 * 0.9 - 2)), pytest.approx(logistic(6 * 0.5 - 2)), None]
 
 
 async def test_own_probability_is_not_mixed_with_the_relevance_of_a_preranker() -> None:
-    rankers = {"m": CosineRanker(), "last": pointwise(ScoreKind.POINTWISE_PROBABILITY)}
+    rankers = {"m": cosine_ranker(), "last": pointwise(ScoreKind.POINTWISE_PROBABILITY)}
     steps = [RankStage("m", Single(10)), RankStage("last", Single(2))]
     assert relevances(await ranked(rankers, [0.2, 0.9, 0.5], steps)) == [0.9, 0.5, None]
 
@@ -172,21 +157,20 @@ async def test_own_probability_is_not_mixed_with_the_relevance_of_a_preranker() 
 async def test_encoder_without_a_curve_gives_none() -> None:
     candidates = tuple(numbered_passages([0.2, 0.9]))
     request = Request(Query("q"), candidates, (RankStage("m", Single(10)),), RankOptions())
-    async with Engine({"m": CosineRanker()}, ServiceConfig().engine) as engine:
+    async with Engine({"m": cosine_ranker()}, ServiceConfig().engine) as engine:
         ranking = await engine.run(request)
-    assert with_relevance(ranking, CosineRanker().info, None, candidates) == ranking
+    assert with_relevance(ranking, cosine_ranker().info, None, candidates) == ranking
 
 
 @pytest.mark.parametrize("extreme", [1e4, 1e30])
 async def test_extreme_score_gives_a_probability(extreme: float) -> None:
-    ranker = NumberRanker(scores_of=lambda _: (extreme, -extreme))
-    ranker.info = replace(ranker.info, score_kind=ScoreKind.POINTWISE, relevance="score")
+    ranker = NumberRanker(scores_of=lambda _: (extreme, -extreme), score_kind=ScoreKind.POINTWISE, relevance="score")
     assert relevances(await ranked({"m": ranker}, [1, 2], [RankStage("m", Single(2))])) == pytest.approx([1.0, 0.0])
 
 
 def test_model_gives_relevance_by_its_own_score_or_by_cosines_of_any_step() -> None:
     steps = (RankStage("a", Single(2)), RankStage("b", Single(2)))
-    plain, cosine = NumberRanker().info, CosineRanker().info
+    plain, cosine = NumberRanker().info, cosine_ranker().info
     own = pointwise(ScoreKind.POINTWISE).info
     assert gives_relevance(steps, {"a": cosine, "b": plain})
     assert gives_relevance(steps, {"a": plain, "b": own})
@@ -217,7 +201,7 @@ def registry() -> ModelRegistry:
         IdentityModel(name="vectors", ranker="identity", window_size=10),
         IdentityModel(name="plain", ranker="identity", window_size=10),
     ]
-    last, vectors = NumberRanker(), CosineRanker()
+    last, vectors = NumberRanker(), cosine_ranker()
     return ModelRegistry(models, {"last": last, "vectors": vectors, "plain": NumberRanker()})
 
 

@@ -19,7 +19,7 @@ from rerank.reranking.blocking import check_arguments
 from rerank.types import Passage, StrategyKind, TextTokens
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
-from tests.fakes import NumberRanker, RamblingRanker, numbered_passages
+from tests.fakes import NumberRanker, numbered_passages, rambling_ranker
 from tests.serving import TIMEOUT_S, refusal, reranker_of
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ async def test_share_of_repaired_places_is_a_warning_of_the_reply(
     encoder: Encoder, options: RankOptions, share: str
 ) -> None:
     """An order that was repaired in every place is the first stage's, and would look like a tie with it."""
-    async with reranker_of(encoder, {"number": NumberRanker(), "rambling": RamblingRanker()}) as reranker:
+    async with reranker_of(encoder, {"number": NumberRanker(), "rambling": rambling_ranker()}) as reranker:
         trace = (await reranker.rerank("q", numbered_passages(range(30)), options)).trace
     assert trace.model_warning.startswith(share)
     assert ("were repaired; passages that it did not name kept their order" in trace.model_warning) == bool(share)

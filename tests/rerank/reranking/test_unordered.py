@@ -18,7 +18,7 @@ from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
 from rerank.reranking.unordered import UnorderedList, shared_words
 from rerank.retrieval.index import Index
-from rerank.types import Completeness, Passage, PreparedTexts, Ranking, RankOptions, StrategyKind, Window, WindowRanking
+from rerank.types import Completeness, Passage, PreparedTexts, Ranking, RankOptions, StrategyKind
 from tests.fakes import NumberRanker, number_in
 from tests.serving import reranker_of
 from tests.slices import finished
@@ -29,17 +29,19 @@ UNORDERED = RankOptions(ordered=False)
 SINGLE = replace(UNORDERED, strategy="single")
 
 
-class PlaceRanker(NumberRanker):
+def place_ranker() -> NumberRanker:
     """Prefers what it reads first: the number in the text, less the place in the window. It truncates "relevance 3"."""
 
-    def prepare(self, query: Query, passages: Sequence[Passage]) -> PreparedTexts:
+    def truncated(method: str, *arguments: Any) -> PreparedTexts | None:
+        if method != "prepare":
+            return None
+        query, passages = arguments
         return PreparedTexts(query, tuple(passages), tuple(p.doc_id for p in passages if p.text == "relevance 3"))
 
-    def score(self, parts: Sequence[Window]) -> list[WindowRanking]:
-        return [
-            WindowRanking(tuple(number_in(p.text) - place for place, p in enumerate(encoded.passages)))
-            for encoded in parts
-        ]
+    return NumberRanker(
+        scores_of=lambda window: [number_in(p.text) - place for place, p in enumerate(window.passages)],
+        instead=truncated,
+    )
 
 
 Rank = Callable[..., Ranking]
@@ -47,11 +49,11 @@ Rank = Callable[..., Ranking]
 
 @pytest.fixture
 def rank(encoder: Encoder) -> Rank:
-    """Ranks candidates by a PlaceRanker or, as the model "identity", by none."""
+    """Ranks candidates by a `place_ranker` or, as the model "identity", by none."""
 
     def run(candidates: Sequence[Any], options: RankOptions = UNORDERED) -> Ranking:
         async def call() -> Ranking:
-            rankers = {"place": PlaceRanker(), "identity": IdentityRanker()}
+            rankers = {"place": place_ranker(), "identity": IdentityRanker()}
             async with reranker_of(encoder, rankers) as reranker:
                 return await reranker.rerank(Query(QUERY), candidates, options)
 

@@ -20,7 +20,7 @@ from rerank.retrieval.index import Index
 from rerank.types import Window
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
-from tests.fakes import HeldRanker, NumberRanker
+from tests.fakes import NumberRanker
 from tests.http_client import HttpClient, Reply, http_service
 from tests.rerank.telemetry.test_metrics import value
 from tests.serving import TIMEOUT_S, Refusal, Served, free_port, numbered_candidates, refusal, wait_for
@@ -68,7 +68,7 @@ def ranker_that_is(name: str) -> Any:
         return load_remote(ApiModel(name="m", ranker="api", served_by=RerankServerSettings.model_validate(servers)))
     if name == "failed":
         return FailedRanker("m", NumberRanker().info, "its scores are not finite")
-    return NumberRanker(scores_of=fail) if name == "broken" else HeldRanker()
+    return NumberRanker(scores_of=fail) if name == "broken" else NumberRanker(free_batches=0)
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def failing(request: pytest.FixtureRequest, encoder: Encoder, index: Index) -> I
         try:
             yield service, FAILURES[request.param]
         finally:
-            if isinstance(ranker, HeldRanker):
+            if isinstance(ranker, NumberRanker):
                 ranker.release.set()
 
 
@@ -212,7 +212,7 @@ def test_mistake_of_the_caller_is_an_error_in_any_case(
 @pytest.mark.parametrize("path", ["/v2/rerank", "/rerank"])
 def test_http_takes_allow_partial(encoder: Encoder, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rerank.types.ANSWER_MARGIN_S", 19.8)
-    ranker = HeldRanker()
+    ranker = NumberRanker(free_batches=0)
     with http_service(encoder, {"m": ranker}) as (_, http):
         field = "texts" if path == "/rerank" else "documents"
         reply = http.post(
@@ -227,7 +227,7 @@ def test_search_is_answered_before_the_deadline(
     encoder: Encoder, index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rerank.types.ANSWER_MARGIN_S", 29.8)
-    ranker = HeldRanker()
+    ranker = NumberRanker(free_batches=0)
     with http_service(encoder, {"m": ranker}, index) as (served, http):
         with RerankClient(served.address, attempts=1) as client:
             reply = client.search("how long does a flea live", 30.0, depth=4, on_failure="first_stage")

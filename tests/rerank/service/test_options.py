@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import grpc
@@ -34,8 +33,7 @@ Ports = tuple[RerankServiceStub, HttpClient]
 @pytest.fixture(scope="module")
 def ports(encoder: Encoder, index: Index) -> Iterator[Ports]:
     """A service with "probability", whose scores are probabilities, and "number", which gives no relevance."""
-    ranker = NumberRanker()
-    ranker.info = replace(ranker.info, score_kind=ScoreKind.POINTWISE_PROBABILITY, relevance="score")
+    ranker = NumberRanker(score_kind=ScoreKind.POINTWISE_PROBABILITY, relevance="score")
     with (
         http_service(encoder, {"probability": ranker, "number": NumberRanker()}, index) as (served, http),
         grpc.insecure_channel(served.address) as channel,

@@ -28,7 +28,7 @@ from rerank.telemetry.metrics import part_ms
 from rerank.types import FirstStage, Ranking, ScoreKind
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
-from tests.fakes import NumberRanker, RamblingRanker
+from tests.fakes import NumberRanker, rambling_ranker
 from tests.http_client import HttpClient
 from tests.serving import TIMEOUT_S, Served, held_service, numbered_candidates, refusal, reranker_of, serving, wait_for
 from tests.traces import trace_of
@@ -80,7 +80,7 @@ def test_answer_is_counted_with_its_times_and_its_work(service: Served, stub: Re
 
 
 def test_share_of_repaired_places_is_counted(encoder: Encoder) -> None:
-    reranker = reranker_of(encoder, {"number": NumberRanker(), "rambling": RamblingRanker()}, telemetry=METRICS)
+    reranker = reranker_of(encoder, {"number": NumberRanker(), "rambling": rambling_ranker()}, telemetry=METRICS)
     with serving(reranker) as served, grpc.insecure_channel(served.address) as channel:
         for model in ("rambling", "number"):
             RerankServiceStub(channel).Rerank(request(30, model=model), timeout=TIMEOUT_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from rerank.config import ServiceConfig
 from rerank.rankers.base import Ranker
 from rerank.rankers.identity import IdentityRanker
 from rerank.reranking.reranker import AsyncReranker
-from tests.fakes import HeldRanker, NumberRanker
+from tests.fakes import NumberRanker
 from tests.serving import config_for
 
 ROOT = Path(__file__).parents[4]
@@ -69,7 +70,7 @@ def load_fakes(config: ServiceConfig, checkpoint: str = "", index: str = "") -> 
             return PERankRanker(Path(checkpoint), encoder, "cpu")
         if name == "broken":
             return FailedRanker(name, NumberRanker().info, "its scores are wrong")
-        return {"identity": IdentityRanker, "held": HeldRanker}.get(name, NumberRanker)()
+        return IdentityRanker() if name == "identity" else NumberRanker(free_batches=0 if name == "held" else math.inf)
 
     rankers = {model.name: ranker(model.name) for model in config.models}
     opened = Index(Path(index), encoder) if index else None

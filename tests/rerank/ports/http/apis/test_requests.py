@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,8 +23,7 @@ NUMBERS = (0.25, 0.875, 0.5)
 @pytest.fixture(scope="module")
 def http(encoder: Encoder) -> Iterator[HttpClient]:
     """A service with "probability", whose scores are a relevance, and "number", which gives none."""
-    ranker = NumberRanker()
-    ranker.info = replace(ranker.info, score_kind=ScoreKind.POINTWISE_PROBABILITY, relevance="score")
+    ranker = NumberRanker(score_kind=ScoreKind.POINTWISE_PROBABILITY, relevance="score")
     aliases = {"rerank-v3.5": "probability", "*": "number"}
     settings = HttpConfig(listen="127.0.0.1:0", model_aliases=aliases)
     with http_service(encoder, {"probability": ranker, "number": NumberRanker()}, http=settings) as (_, client):
