@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from math import sqrt
 from typing import Annotated
 
 import typer
+from scipy.stats import binomtest
 
 from rerank.commands.run import run
 from scripts.attacks.target import Target
@@ -25,8 +25,6 @@ from scripts.service import running_service
 _PASSAGES, _CHARACTERS = 10, 300
 #: Callers that measure the capacity, the calls of each, and the seconds for a call of them.
 _CALLERS, _CALLS_OF_EACH, _TIMEOUT_S = 16, 10, 600.0
-#: The normal distribution's 97.5th percentile.
-_Z = 1.96
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -66,16 +64,8 @@ async def _measure(address: str, model: str, loads: list[float], calls: int, dea
                 await asyncio.sleep(draw.expovariate(load * per_s))
                 tasks.append(asyncio.create_task(send(target, deadline_s)))
             answered = sum(await asyncio.gather(*tasks))
-            low, high = interval(answered, calls)
+            low, high = binomtest(answered, calls).proportion_ci(method="wilson")
             print(f"load {load:g}: {answered} of {calls} in {deadline_s:g} s, {low:.3f} to {high:.3f}", flush=True)
-
-
-def interval(successes: int, trials: int) -> tuple[float, float]:
-    """The 95 % interval of a share (Wilson, 1927)."""
-    share, spread = successes / trials, _Z * _Z / trials
-    middle = share + spread / 2
-    half = sqrt(spread * (share * (1 - share) + spread / 4))
-    return (middle - half) / (1 + spread), (middle + half) / (1 + spread)
 
 
 if __name__ == "__main__":

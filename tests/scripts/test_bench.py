@@ -12,7 +12,6 @@ import torch
 from typer.testing import CliRunner
 
 from scripts.bench.__main__ import app
-from scripts.bench.moderate_load import interval
 from scripts.bench.shapes import kernels, measure_shapes
 from scripts.bench.workload import Workload
 
@@ -69,10 +68,3 @@ def test_shapes_are_those_of_windows_that_slide_over_the_lists(tmp_path: Path) -
     assert (figures["windows"], figures["lengths of windows"]) == (3, 3)
     assert figures["lengths of windows on a GPU"] <= 3
     assert figures["more tokens by padding, %"] > 0
-
-
-@pytest.mark.parametrize("successes", [0, 1, 285, 300])
-def test_interval_of_a_share_is_scipys(successes: int) -> None:
-    stats = pytest.importorskip("scipy.stats")
-    expected = stats.binomtest(successes, 300).proportion_ci(method="wilson")
-    assert interval(successes, 300) == pytest.approx((expected.low, expected.high), abs=1e-5)
