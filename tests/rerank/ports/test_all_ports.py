@@ -168,6 +168,7 @@ def test_calls_that_outlast_the_drain_are_sent_elsewhere(
             assert answer.code == "UNAVAILABLE"
             # The end of a gRPC connection comes before the message.
             assert send is over_grpc or "send the request to another replica" in answer.message
+        ranker.release.set()  # closing waits for its batch
     assert not [record for record in caplog.records if record.exc_info or record.name.startswith("uvicorn")]
 
 
