@@ -407,6 +407,19 @@ CHANGES: tuple[Change, ...] = (
         ("        self._left -= len(content)\n", ""),
     ),
     *_of(
+        "rerank/ports/http/hosts.py",
+        ('matched["name"].lower() in self._names', "True"),
+        (' or _is_address(matched["name"])', ""),
+        tests="rerank/ports/http/test_server.py rerank/telemetry/test_metrics.py",
+    ),
+    *_of(
+        "rerank/ports/http/metrics.py",
+        ("middleware=own_hosts", "middleware=[]"),
+        tests="rerank/telemetry/test_metrics.py",
+    ),
+    *_of("rerank/readers/rows.py", ("        last = number\n", "")),
+    *_of("rerank/retrieval/store.py", ("(length := _utf16_units(passage.text))", "(length := len(passage.text))")),
+    *_of(
         "rerank/retrieval/dense.py",
         ("np.where(rows < 0, rows, rows + first)", "rows"),
         ("if free is not None and size > free:", "if False:"),
