@@ -43,6 +43,7 @@ CHANGES: tuple[Change, ...] = (
         ("tail = [pivot, *below, *tail]", "tail = [*below, pivot, *tail]"),
         ("        if windows <= 1:\n", "        if windows <= 9:\n"),
         ("[*reordered(window, ranking), *others]", "[*others, *reordered(window, ranking)]"),
+        tests="rerank/engine/test_scores.py",
     ),
     *_of(
         "rerank/engine/scores.py",
@@ -68,12 +69,13 @@ CHANGES: tuple[Change, ...] = (
         ("max_batch_tokens, tokens) // 2)", "max_batch_tokens, tokens))"),
         ("if not work.future.done():  # its request was cancelled", "if True:"),
         ("self._queue.discard(request)", "pass"),
-        ("        if len(batch) == 1:", "        if True:"),
+        ("batch[0].fail(self._failure(batch[0], error))", "batch[0].fail(error)"),
         ("keep = math.exp(-seconds / _AVERAGED_S)", "keep = 1.0"),
         (
             "_LIMIT_S, _SLOWDOWN, _UNKNOWN_LIMIT_S = 60.0, 20, 600.0",
             "_LIMIT_S, _SLOWDOWN, _UNKNOWN_LIMIT_S = 1e9, 20, 1e9",
         ),
+        tests="rerank/engine/test_engine_failures.py",
     ),
     *_of(
         "rerank/engine/request.py",
