@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ COST_COLUMNS = {
     "decode tokens": 0,
     "decode ms": 0,
 }
-#: Number of truncated queries that a warning names.
+#: Number of truncated queries, and of kinds of warnings, that are named.
 _NAMED = 20
 
 
@@ -172,7 +173,10 @@ def efficiency(responses: Sequence[Response]) -> dict[str, float]:
 
 
 def warnings(responses: Sequence[Response]) -> Iterator[str]:
-    """Facts that change how the figures are read: partial lists, truncated texts, repairs."""
+    """Facts that change how the figures are read: partial lists, truncated texts, repairs, and what replies warn of.
+
+    Warnings that differ in numbers only are of one kind.
+    """
     executions = [response.execution for response in responses]
     completeness = Counter(row.get("completeness") for row in executions)
     truncated = sum(len(row.get("truncated_doc_ids", ())) for row in executions)
@@ -193,6 +197,13 @@ def warnings(responses: Sequence[Response]) -> Iterator[str]:
             f"{len(queries)} queries are longer than a model reads and were truncated: {', '.join(queries[:_NAMED])}"
             f"{' and others' if len(queries) > _NAMED else ''}."
         )
+    kinds: dict[str, list[str]] = {}
+    for warning in filter(None, (row.get("model_warning") for row in executions)):
+        kinds.setdefault(re.sub(r"\d[\d.,]*", "0", warning), []).append(warning)
+    for same in sorted(kinds.values(), key=len, reverse=True)[:_NAMED]:
+        yield f"{len(same)} replies had a warning{' such as' if len({*same}) > 1 else ''}: {same[0]}."
+    if len(kinds) > _NAMED:
+        yield f"{len(kinds) - _NAMED} other kinds of warnings of replies stand in trace.jsonl."
 
 
 def busy_s(responses: Iterable[Response]) -> float:

@@ -208,3 +208,19 @@ def test_costs_are_means_and_warnings_are_sums() -> None:
     assert queries.startswith("1 queries are longer")
     (kept,) = warnings([response(1, 1, **served | {"completeness": "COMPLETENESS_NONE"})])
     assert kept == "1 lists kept the order of their first stage."
+
+
+def test_warnings_of_replies_are_counted_by_their_kinds() -> None:
+    """Here two that differ in numbers only, one alone, and a reply without any."""
+    of_language = "the query has letters that the model does not know"
+    given = ["3 of 20 places (15%) were repaired", of_language, "", "1 of 2.5 places (40%) were repaired"]
+    assert list(warnings([response(1, end, model_warning=text) for end, text in enumerate(given)])) == [
+        "2 replies had a warning such as: 3 of 20 places (15%) were repaired.",
+        f"1 replies had a warning: {of_language}.",
+    ]
+
+
+def test_no_more_than_20_kinds_of_warnings_are_named() -> None:
+    *named, last = warnings([response(1, 1, model_warning=f"field {chr(97 + n)}") for n in range(23)])
+    assert len(named) == 20
+    assert last.startswith("3 other kinds")
