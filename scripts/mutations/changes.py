@@ -85,6 +85,8 @@ CHANGES: tuple[Change, ...] = (
         ("self.repairs += ranking.repairs", "self.repairs = ranking.repairs"),
         ("and not ranking.is_unanswered", ""),
         ("max(0.0, self.windows - self.encoded)", "self.windows"),
+        tests="rerank/engine/test_engine.py rerank/engine/test_answer.py rerank/engine/test_scores.py "
+        "rerank/engine/test_slices.py rerank/engine/test_engine_failures.py",
     ),
     *_of(
         "rerank/engine/model.py",

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, normalizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from rerank.errors import InvalidRequest
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.templates import Template, load_template
 from rerank.prompting.tokens import SLACK_TOKENS, PromptTokenizer, beginning, first_tokens, passage_limit
@@ -128,6 +129,12 @@ def test_only_the_beginning_of_a_long_text_is_counted() -> None:
     start = beginning("word " * 40_000, 20, count)
     assert sum(counted) < 5000
     assert len(start) < 2000
+
+
+def test_less_room_than_8_tokens_for_a_passage_is_refused() -> None:
+    assert passage_limit([100, 100], 2 * (8 + SLACK_TOKENS), 1000) == 8
+    with pytest.raises(InvalidRequest, match="leave 7 of the model's 1000 tokens for each of the 2 passages"):
+        passage_limit([100, 100], 2 * (7 + SLACK_TOKENS), 1000)
 
 
 @pytest.mark.parametrize(("tokens", "kept"), [(1, "on"), (2, "on the"), (3, "on the moon"), (4, "on the moon")])

@@ -39,6 +39,13 @@ def test_scores_are_log_probabilities_over_the_window(ranker: FirstRanker) -> No
     assert ranker.info.score_kind is ScoreKind.WINDOW_LOG_PROB
 
 
+def test_prompt_ends_with_the_opening_bracket(ranker: FirstRanker) -> None:
+    """The identifier is the token after it."""
+    (token_ids,) = ranker.encode(window(*TEXTS)).prompts
+    assert token_ids[-1] == ranker.identifiers.bracket_id
+    assert [*token_ids[:-1]] == [*ranker.renderer.prompt(window(*TEXTS), ranker.identifiers.texts).token_ids]
+
+
 def test_numbers_that_are_single_tokens_allow_windows_of_hundreds(tmp_path: Path) -> None:
     checkpoint = write_causal_lm(tmp_path / "lm", "llama", byte_level_numbers())
     wide = FirstRanker(checkpoint, "first", IdentifierKind.NUMBERS, device="cpu")
