@@ -380,6 +380,8 @@ CHANGES: tuple[Change, ...] = (
         "rerank/retrieval/build_folder.py",
         ("fcntl.LOCK_EX | fcntl.LOCK_NB", "fcntl.LOCK_SH | fcntl.LOCK_NB"),
         ("if begun == plan and not damage:", "if begun == plan:"),
+        ("if name in self.seconds:", "if False:"),
+        ("if begun and begun != plan and not replace_others:", "if False:"),
     ),
     *_of(
         "rerank/retrieval/sparse_store.py",
@@ -390,6 +392,7 @@ CHANGES: tuple[Change, ...] = (
     ),
     *_of(
         "eval/rerank_eval/runs.py",
+        ("if path.is_file() and path.read_bytes() != text.encode():", "if path.is_file():"),
         ('text[: text.rfind(b"\\n") + 1]', "text"),
         ("            file.truncate(size)\n", ""),
         ("if changed := differences(stored, self._fingerprint):", 'if changed := "":'),

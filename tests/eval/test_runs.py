@@ -11,7 +11,7 @@ import pytest
 from rerank_eval.datasets import Dataset
 from rerank_eval.evaluation import measure_system
 from rerank_eval.measures import MetricValues, Response
-from rerank_eval.runs import TRACE_FILE, TraceFile, run_systems, system_folder, write_run
+from rerank_eval.runs import TRACE_FILE, TraceFile, run_systems, system_folder, write_result, write_run
 from rerank_eval.systems import System
 
 from rerank.commands.run import PlainConsole
@@ -220,3 +220,14 @@ def test_white_space_in_ids_is_percent_encoded_with_a_note(tmp_path: Path) -> No
     )
     (note,) = json.loads((tmp_path / "measures.json").read_text(encoding="utf-8"))["notes"]
     assert note == "white space in ids is percent-encoded in run.trec, whose columns it separates: q%201"
+
+
+def test_former_results_are_kept_unless_they_are_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "report.md"
+    assert write_result(path, "one") is None
+    assert write_result(path, "one") is None
+    assert write_result(path, "two") == tmp_path / "report-1.md"
+    assert {one.name: one.read_text(encoding="utf-8") for one in tmp_path.iterdir()} == {
+        "report.md": "two",
+        "report-1.md": "one",
+    }

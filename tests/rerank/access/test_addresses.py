@@ -61,6 +61,7 @@ def test_each_address_of_a_name_has_its_own_socket(monkeypatch: pytest.MonkeyPat
         bound = [opened.enter_context(one) for one in bound_sockets("both.example:0", "--listen", socket.socket)]
         assert [one.family for one in bound] == [socket.AF_INET6, socket.AF_INET]
         assert len({one.getsockname()[1] for one in bound}) == 1
+        assert bound[0].getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY) == 1
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,30 @@ def test_folder_left_without_its_index_is_begun_anew(tmp_path: Path) -> None:
         assert [path.name for path in build.folder.iterdir()] == ["plan.json"]
 
 
+def test_build_that_is_repeated_runs_no_finished_step_again(tmp_path: Path) -> None:
+    with build_folder(tmp_path / "out", PLAN) as build:
+        build.step("first", lambda: fill(build))
+        seconds = dict(build.seconds)
+    ran = []
+    with build_folder(tmp_path / "out", PLAN) as build:
+        build.step("first", lambda: ran.append("first"))
+        build.step("second", lambda: ran.append("second"))
+        assert (ran, build.seconds["first"]) == (["second"], seconds["first"])
+        assert (build.index / "file").exists()
+
+
+def test_unfinished_index_by_another_plan_is_kept_and_refused(tmp_path: Path) -> None:
+    with build_folder(tmp_path / "out", PLAN) as build:
+        build.step("all", lambda: fill(build))
+    with (
+        pytest.raises(ConfigError, match="unfinished index with dense flat instead of hnsw; repeat"),
+        build_folder(tmp_path / "out", {"dense": "hnsw"}),
+    ):
+        pass
+    with build_folder(tmp_path / "out", PLAN) as build:
+        assert "all" in build.seconds
+
+
 def test_other_plan_replaces_the_unfinished_index_on_request(tmp_path: Path) -> None:
     with build_folder(tmp_path / "out", PLAN) as build:
         build.step("all", lambda: fill(build))
