@@ -21,7 +21,7 @@ class NumberRanker(Ranker):
         scores_of: the scores of a window, or its ranking.
         instead: called with the name and the arguments of `prepare`, `encode` and `score` before each of them. What
             it returns is the result, unless it is None.
-        free_batches: each batch after so many blocks until `release` is set; `entered` is set when one is blocked.
+        free_batches: batches that run at once. Each later one sets `entered`, and waits until `release` is set.
         info: fields of `info`.
 
     Attributes:

@@ -103,7 +103,7 @@ async def measure(name: str, seconds: float) -> Report:
 
 
 def _with(further: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of the service, with those of an attack."""
+    """Adds the settings that an attack needs to the usual ones."""
     models = [*_SETTINGS["models"], *further.get("models", ())]
     return {**_SETTINGS, **_METRICS, **further, "models": models}
 

@@ -163,7 +163,7 @@ async def folder_of_many_layers(target: Target) -> Counter[str]:
 
 @served_by(_by_folder(_write_pipe))
 async def folder_without_end(target: Target) -> Counter[str]:
-    """The same with a pipe, to which nobody writes, instead of weights."""
+    """The same where the file of the weights is a pipe that nobody writes to."""
     return await _asked(target)
 
 

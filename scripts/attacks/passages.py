@@ -1,4 +1,4 @@
-"""What text in front of a passage gains: a copy of the query, an imitation of the prompt, a request to the model.
+"""Measures how many places a passage gains by text in front of it: the query, an imitation of the prompt, a request.
 
     python -m scripts.attacks.passages REQUESTS [--model first] [--lists 20]
 

@@ -28,7 +28,7 @@ _MAX_PORT = 65_535
 _NO_COMPRESSION = 1
 #: Calls at the same time on one connection; further ones wait at the client, or fail with UNAVAILABLE. Those that were
 #: cancelled count until this process has looked at them, some 5,000 a second on one core. So this also bounds how long
-#: a connection that cancels its calls keeps those of others waiting.
+#: other callers wait for a connection that cancels its calls.
 _MAX_STREAMS = 64
 #: Calls of all connections that may wait until this process looks at them; gRPC ends further ones with CANCELLED. Those
 #: of connections that have ended count as well, so without a bound a flood of connections takes memory without end.
