@@ -1,7 +1,5 @@
 """Small data sets for the evaluation commands, calls of these commands, and what they wrote."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Test collections by name (pydoc, BEIR folders and ir_datasets), and candidates of a TREC run over one."""
 
-from __future__ import annotations
-
 import gzip
 import sys
 from pathlib import Path
@@ -22,14 +20,14 @@ QUERIES = {"1": Query("x", "1"), "2": Query("y", "2")}
 SMALL = Collection("small", lambda: iter(PASSAGES.values()), queries=lambda: list(QUERIES.values()))
 
 
-def test_collection_that_is_named_once_is_known_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_collection_that_is_named_once_is_known_everywhere(monkeypatch):
     small = Collection("small", SMALL.passages, queries=SMALL.queries, qrels=lambda _: [Qrel("1", "a", 1)])
     monkeypatch.setitem(NAMED, "small", lambda: small)
     assert open_collection("small") is small
     assert read_judgements("small").of_query("x") == {"a": 1}
 
 
-def test_folder_in_beir_layout_is_a_collection(tmp_path: Path) -> None:
+def test_folder_in_beir_layout_is_a_collection(tmp_path):
     folder = judged_collection(tmp_path / "mine", {"a": "one", "b": "two"}, {"1": "x"}, {"1": {"a": 1}})
     collection = open_collection(str(folder))
     assert (collection.name, collection.queries()) == ("mine", [Query("x", "1")])
@@ -41,13 +39,13 @@ def test_folder_in_beir_layout_is_a_collection(tmp_path: Path) -> None:
         open_collection(str(folder))
 
 
-def test_missing_package_ir_datasets_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_ir_datasets_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ir_datasets", None)
     with pytest.raises(ConfigError, match=r"there is no such folder or file .* install rerank-listwise\[eval\]"):
         open_collection("beir/scifact/test")
 
 
-def test_collection_of_ir_datasets(tmp_path: Path) -> None:
+def test_collection_of_ir_datasets(tmp_path):
     """A small collection that the test registers in ir_datasets."""
     ir_datasets = pytest.importorskip("ir_datasets")
     from ir_datasets.formats import TrecQrels, TsvDocs, TsvQueries
@@ -76,13 +74,13 @@ def test_collection_of_ir_datasets(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "title"), [("Fleas are small.", ""), ("Fleas. They are small.", "Fleas.")])
-def test_passage_of_ir_datasets_has_the_title_that_its_text_begins_with(text: str, title: str) -> None:
+def test_passage_of_ir_datasets_has_the_title_that_its_text_begins_with(text, title):
     assert _passage(SimpleNamespace(doc_id="a", title="Fleas.", default_text=lambda: text)) == Passage(
         "a", text, title=title
     )
 
 
-def test_judgements_by_name_that_are_not_here_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_judgements_by_name_that_are_not_here_are_one_line(monkeypatch):
     ir_datasets = pytest.importorskip("ir_datasets")
     asked: list[str] = []
 
@@ -112,7 +110,7 @@ def run_file(folder: Path, *rows: str) -> Path:
     return write(folder / "run.trec", *rows)
 
 
-def test_run_is_sorted_by_score_as_in_trec_eval(tmp_path: Path) -> None:
+def test_run_is_sorted_by_score_as_in_trec_eval(tmp_path):
     """Ranks are ignored, ties are sorted by descending doc_id, and the unjudged query 3 is left out."""
     rows = ["1 Q0 a 1 2.0 t", "1 Q0 b 2 5.0 t", "1 Q0 c 3 2.0 t", "3 Q0 unknown 1 1.0 t"]
     (request,), query_ids = candidates_of_run(run_file(tmp_path, *rows), SMALL, QUERIES)
@@ -137,7 +135,7 @@ def test_run_is_sorted_by_score_as_in_trec_eval(tmp_path: Path) -> None:
         (["1 Q0 z 1 1.0 t"], "1 of 1 passages are not in small: 'z'"),
     ],
 )
-def test_run_that_does_not_fit_the_collection_is_refused(tmp_path: Path, rows: list[str], message: str) -> None:
+def test_run_that_does_not_fit_the_collection_is_refused(tmp_path, rows, message):
     with pytest.raises(CollectionError, match=message):
         candidates_of_run(run_file(tmp_path, *rows), SMALL, QUERIES)
 
@@ -151,6 +149,6 @@ def test_run_that_does_not_fit_the_collection_is_refused(tmp_path: Path, rows: l
         gzip.compress(b"\xef\xbb\xbf1 Q0 a 1 2.5 t\n1 Q0 b 2 -0.1 t\n", mtime=0),
     ],
 )
-def test_run_is_read_as_all_other_files(tmp_path: Path, content: bytes) -> None:
+def test_run_is_read_as_all_other_files(tmp_path, content):
     (tmp_path / "run.trec").write_bytes(content)
     assert read_run(tmp_path / "run.trec") == {"1": {"a": 2.5, "b": -0.1}}

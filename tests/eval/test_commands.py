@@ -1,16 +1,10 @@
 """The evaluation commands refuse wrong input with one line."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 from rerank_eval.commands import eval_trec_dl
 
 
-def test_unreadable_file_ends_with_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_unreadable_file_ends_with_one_line(monkeypatch, capsys, tmp_path):
     missing = str(tmp_path / "missing")
     arguments = ["--requests", missing, "--qrels", missing, "--out", str(tmp_path / "out")]
     monkeypatch.setattr("sys.argv", ["eval-trec-dl", *arguments])

@@ -1,7 +1,5 @@
 """Datasets as the flags of the commands name them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ from rerank.types import FirstStage, Query, ScoredDoc
 from tests.eval.data import graded_requests, judged_collection, refusal, write
 
 
-def test_only_judged_queries_of_a_collection_are_asked(tmp_path: Path) -> None:
+def test_only_judged_queries_of_a_collection_are_asked(tmp_path):
     collection = judged_collection(tmp_path / "mine", {"a": "one"}, {"1": "x", "2": "y"}, {"1": {"a": 1}})
     settings = {"collection": [str(collection)], "target": "none:1", "out": tmp_path / "out"}
     (dataset,) = open_datasets(BeirSettings(**settings, first_stage=FirstStage.BM25, depth=7))
@@ -22,7 +20,7 @@ def test_only_judged_queries_of_a_collection_are_asked(tmp_path: Path) -> None:
     assert dataset.title == "1 queries of mine, bm25, depth 7"
 
 
-def test_document_with_the_id_of_its_query_does_not_count_in_a_collection(tmp_path: Path) -> None:
+def test_document_with_the_id_of_its_query_does_not_count_in_a_collection(tmp_path):
     """As in ArguAna. Candidates in a request file are taken as they are."""
     grades, found = {"a": {"b": 1}}, {"a": [ScoredDoc("a", 2.0), ScoredDoc("b", 1.0)]}
     collection = judged_collection(tmp_path / "mine", {"a": "one", "b": "two"}, {"a": "one"}, grades)
@@ -34,7 +32,7 @@ def test_document_with_the_id_of_its_query_does_not_count_in_a_collection(tmp_pa
     assert listed.measure(found).mean["RR@10"] == 0.5
 
 
-def test_datasets_are_named_after_what_is_judged_and_not_after_the_folder_of_a_run(tmp_path: Path) -> None:
+def test_datasets_are_named_after_what_is_judged_and_not_after_the_folder_of_a_run(tmp_path):
     run, other, deep = tmp_path / "results" / "bm25.trec", tmp_path / "results" / "b.jsonl", tmp_path / "x" / "b.jsonl"
     (tmp_path / "cranfield").mkdir()
     files = ("dl19.qrels", "dl20/qrels.txt", "covid/qrels/test.tsv.gz")
@@ -51,7 +49,7 @@ def test_datasets_are_named_after_what_is_judged_and_not_after_the_folder_of_a_r
 
 
 @pytest.mark.parametrize(("qrels_files", "message"), [(0, "no judgements"), (2, "1 --requests and 2 --qrels")])
-def test_each_request_file_needs_judgements(tmp_path: Path, qrels_files: int, message: str) -> None:
+def test_each_request_file_needs_judgements(tmp_path, qrels_files, message):
     given = ["--requests", "r.jsonl", *["--qrels", "qrels.txt"] * qrels_files]
     assert message in refusal(eval_trec_dl, tmp_path / "out", *given)
 
@@ -64,5 +62,5 @@ def test_each_request_file_needs_judgements(tmp_path: Path, qrels_files: int, me
         (["--target", "a:1", "--feedback"], "--feedback searches the index with the changed query vectors"),
     ],
 )
-def test_each_collection_needs_one_source_of_candidates(tmp_path: Path, options: list[str], message: str) -> None:
+def test_each_collection_needs_one_source_of_candidates(tmp_path, options, message):
     assert message in refusal(eval_beir, tmp_path / "out", "--collection", tmp_path, *options)

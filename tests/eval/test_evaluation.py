@@ -1,7 +1,5 @@
 """Evaluations with a service whose results are known: its ranker sorts by the number in the text."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator, Sequence
@@ -77,9 +75,7 @@ def columns(run: Path, *places: int) -> list[list[str]]:
     return [[row[place] for place in places] for row in rows]
 
 
-def test_perfect_ranker_is_perfect_and_identity_is_the_first_stage(
-    files: list[str], tmp_path: Path, evaluated: Evaluated
-) -> None:
+def test_perfect_ranker_is_perfect_and_identity_is_the_first_stage(files, tmp_path, evaluated):
     """The trace holds positions of the first stage, whose run is written."""
     out = tmp_path / "out"
     evaluated(out, *files, "--concurrency", 2, models=("best=number", "identity"))
@@ -93,7 +89,7 @@ def test_perfect_ranker_is_perfect_and_identity_is_the_first_stage(
     assert trace[0]["execution"]["windows"] == 1
 
 
-def test_qrels_may_encode_spaces_and_our_run_is_read_back(tmp_path: Path, evaluated: Evaluated) -> None:
+def test_qrels_may_encode_spaces_and_our_run_is_read_back(tmp_path, evaluated):
     """Undecoded, "HELP%201" would be another passage than "HELP 1", and the measures would fall silently.
 
     The texts of the run are the collection's, whose numbers the ranker sorts by.
@@ -114,7 +110,7 @@ def test_qrels_may_encode_spaces_and_our_run_is_read_back(tmp_path: Path, evalua
     assert len(written["settings"]["qrels_sha256"]) == len(written["settings"]["requests_sha256"]) == 64
 
 
-def test_pairs_without_a_candidate_are_those_of_the_measures(tmp_path: Path, evaluated: Evaluated) -> None:
+def test_pairs_without_a_candidate_are_those_of_the_measures(tmp_path, evaluated):
     """A passage that two queries need is two pairs, and grade 1 does not count where R counts grade 2."""
     requests = write_requests(tmp_path / "requests.jsonl", {q: {"a": "a", "b": "b"} for q in ("q", "r")})
     qrels = write_qrels(tmp_path / "qrels.txt", {q: {"a": 3, "x": 2, "y": 1} for q in ("q", "r")})
@@ -137,9 +133,7 @@ def with_changed_query(files: list[str], **changed: object) -> list[str]:
     return files
 
 
-def test_query_without_candidates_counts_as_0_with_a_note(
-    files: list[str], tmp_path: Path, evaluated: Evaluated
-) -> None:
+def test_query_without_candidates_counts_as_0_with_a_note(files, tmp_path, evaluated):
     evaluated(tmp_path / "out", *with_changed_query(files, candidates=[]))
     written = measures(tmp_path / "out")
     assert [written["per_query"][query]["nDCG@10"] for query in ASKED] == [1.0, 0.0, 1.0]
@@ -147,9 +141,7 @@ def test_query_without_candidates_counts_as_0_with_a_note(
 
 
 @pytest.mark.parametrize("text", ["", " ", "\x00\x1b"])
-def test_query_without_text_counts_for_neither_the_system_nor_the_first_stage(
-    files: list[str], tmp_path: Path, evaluated: Evaluated, text: str
-) -> None:
+def test_query_without_text_counts_for_neither_the_system_nor_the_first_stage(files, tmp_path, evaluated, text):
     """No system is asked, so it would have 0 where the first stage has the measure of its order."""
     evaluated(tmp_path / "out", *with_changed_query(files, query={"qid": "q2", "text": text}), models=["identity"])
     written = measures(tmp_path / "out")
@@ -163,9 +155,7 @@ def test_query_without_text_counts_for_neither_the_system_nor_the_first_stage(
     assert error == "none of the 1 queries has a text; give queries with texts"
 
 
-def test_second_evaluation_with_the_same_flags_changes_no_file(
-    files: list[str], tmp_path: Path, evaluated: Evaluated
-) -> None:
+def test_second_evaluation_with_the_same_flags_changes_no_file(files, tmp_path, evaluated):
     out, models = tmp_path / "out", ("number", "identity")
     evaluated(out, *files, models=models)
     before = {path: path.read_bytes() for path in out.rglob("*.*")}
@@ -173,7 +163,7 @@ def test_second_evaluation_with_the_same_flags_changes_no_file(
     assert {path: path.read_bytes() for path in out.rglob("*.*")} == before
 
 
-def test_queries_are_chosen_by_a_file_and_a_limit(files: list[str], tmp_path: Path, evaluated: Evaluated) -> None:
+def test_queries_are_chosen_by_a_file_and_a_limit(files, tmp_path, evaluated):
     evaluated(tmp_path / "limit", *files, "--limit", 2)
     assert list(measures(tmp_path / "limit")["per_query"]) == ["q1", "q2"]
     ids = write(tmp_path / "ids.txt", "q3", "", "q1", "q9")
@@ -184,9 +174,7 @@ def test_queries_are_chosen_by_a_file_and_a_limit(files: list[str], tmp_path: Pa
     assert "names none of the 3 queries" in refusal(eval_trec_dl, tmp_path / "none", *files, "--queries", other)
 
 
-def test_several_datasets_have_a_folder_each_and_a_table(
-    files: list[str], tmp_path: Path, evaluated: Evaluated
-) -> None:
+def test_several_datasets_have_a_folder_each_and_a_table(files, tmp_path, evaluated):
     out = tmp_path / "out"
     evaluated(out, *files, *graded_requests(tmp_path / "other", GRADES, ASKED))
     other = measures(out / "other")
@@ -195,9 +183,7 @@ def test_several_datasets_have_a_folder_each_and_a_table(
     assert {"table.tex", "table.csv"} <= {path.name for path in out.iterdir()}
 
 
-def test_service_with_the_index_is_started_for_a_search(
-    beir_folder: Path, index_folder: Path, service: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_service_with_the_index_is_started_for_a_search(beir_folder, index_folder, service, tmp_path, monkeypatch):
     """By default with the default model. The service that answers runs already, which is quicker."""
     queries, grades = (
         {"1": "the pull of the moon", "2": "the bite of a flea"},
@@ -226,9 +212,7 @@ def test_service_with_the_index_is_started_for_a_search(
 
 
 @pytest.mark.parametrize("is_run", [False, True], ids=["request file", "run over a collection"])
-def test_every_statistic_is_over_all_judged_queries_and_one_without_candidates_counts_as_0(
-    tmp_path: Path, evaluated: Evaluated, is_run: bool
-) -> None:
+def test_every_statistic_is_over_all_judged_queries_and_one_without_candidates_counts_as_0(tmp_path, evaluated, is_run):
     """10 of 14 judged queries have candidates, with a number near the grade; by scipy from the files of the systems."""
     rng = random.Random(3)
     grades = {f"q{n:02d}": {f"d{n}-{rank}": rng.choice([0, 0, 1, 2, 3]) for rank in range(6)} for n in range(14)}

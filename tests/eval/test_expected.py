@@ -1,7 +1,5 @@
 """The figures in eval/expected/ are what the commands give."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -26,7 +24,7 @@ def check(name: str, found: tuple[dict[str, float], int], rounding: float = 0.0)
         )
 
 
-def test_every_file_names_its_command_and_tolerance() -> None:
+def test_every_file_names_its_command_and_tolerance():
     for path in EXPECTED.glob("*.json"):
         found = expected(path.stem)
         assert found.keys() == {"data", "command", "queries", "tolerance", "nDCG@10"}, path.name
@@ -36,13 +34,13 @@ def test_every_file_names_its_command_and_tolerance() -> None:
 @pytest.mark.shared
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", ["trec-dl-2019", "trec-dl-2021", "cranfield"])
-def test_figures_on_shared_data(shared: Path, tmp_path: Path, name: str) -> None:
+def test_figures_on_shared_data(shared, tmp_path, name):
     check(name, measured(name, shared, tmp_path))
 
 
 @pytest.mark.skipif(not DEMO_INDEX.exists(), reason="`make demo` makes the index that this measures on")
 @pytest.mark.timeout(900)
-def test_figures_on_pydoc(tmp_path: Path) -> None:
+def test_figures_on_pydoc(tmp_path):
     """Its text is the running Python's, so the figures hold for one version."""
     if (
         read_manifest(DEMO_INDEX).collection != expected("pydoc")["data"]

@@ -1,7 +1,5 @@
 """Dense retrieval before and after feedback, on twelve passages."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +10,13 @@ from rerank_eval.feedback import DenseSearch, Teacher
 from rerank_eval.settings import BeirSettings
 
 from rerank.config import PERankModel
-from rerank.models.encoder import Encoder
 from rerank.rankers.pe_rank import PERankRanker
-from rerank.retrieval.index import Index
 from rerank.types import FeedbackMethod, FirstStage, ScoreKind
 from tests.conftest import PASSAGES
 from tests.eval.data import evaluate, judged_collection, refusal
 from tests.eval.test_report import rows
 from tests.fakes import NumberRanker
-from tests.serving import Served, reranker_of, serving
+from tests.serving import reranker_of, serving
 
 #: The relevant passage of each query; dense retrieval does not rank query 1's first.
 RELEVANT = {"1": "faiss", "2": "desert"}
@@ -54,9 +50,7 @@ def teacher(kind: ScoreKind, *query_ids: str, has_preranker: bool = False) -> Te
 
 
 @pytest.mark.parametrize("kind", [ScoreKind.RANK, ScoreKind.POINTWISE, ScoreKind.POINTWISE_PROBABILITY])
-def test_retriever_follows_a_correct_teacher_by_every_loss_that_its_scores_allow(
-    dense: DenseSearch, collection: Path, index_folder: Path, kind: ScoreKind
-) -> None:
+def test_retriever_follows_a_correct_teacher_by_every_loss_that_its_scores_allow(dense, collection, index_folder, kind):
     found = dense.after(teacher(kind, "1", "2"), settings_of(collection, index_folder))
     names = ["weighted-ranknet", "weighted-ranknet-first", "kl", "rocchio"]
     names = [name for name in names if (name, kind) != ("kl", ScoreKind.RANK)]
@@ -66,9 +60,7 @@ def test_retriever_follows_a_correct_teacher_by_every_loss_that_its_scores_allow
         assert row.metrics.mean["nDCG@10"] > dense.measured(dense.vectors).mean["nDCG@10"]
 
 
-def test_chain_is_measured_where_a_cascade_has_scores_of_its_preranker(
-    dense: DenseSearch, collection: Path, index_folder: Path
-) -> None:
+def test_chain_is_measured_where_a_cascade_has_scores_of_its_preranker(dense, collection, index_folder):
     settings = settings_of(collection, index_folder, feedback_loss=[FeedbackMethod.CHAIN])
     assert dense.after(teacher(ScoreKind.RANK, "1", "2"), settings) == []
     (row,) = dense.after(teacher(ScoreKind.RANK, "1", "2", has_preranker=True), settings)
@@ -76,7 +68,7 @@ def test_chain_is_measured_where_a_cascade_has_scores_of_its_preranker(
     assert row.metrics.mean["nDCG@10"] > dense.measured(dense.vectors).mean["nDCG@10"]
 
 
-def test_query_without_a_ranking_keeps_its_vector(dense: DenseSearch, collection: Path, index_folder: Path) -> None:
+def test_query_without_a_ranking_keeps_its_vector(dense, collection, index_folder):
     settings = settings_of(collection, index_folder, feedback_loss=[FeedbackMethod.WEIGHTED_RANKNET])
     (row,) = dense.after(teacher(ScoreKind.RANK, "1"), settings)
     assert row.cost["kept"] == 1
@@ -86,7 +78,7 @@ def test_query_without_a_ranking_keeps_its_vector(dense: DenseSearch, collection
 @pytest.mark.parametrize(
     ("given", "steps", "rate"), [({}, 0, 0.0), ({"feedback_steps": 7}, 7, 0.0), ({"feedback_rate": 0.5}, 0, 0.5)]
 )
-def test_flags_set_the_update_of_both_searches(given: dict[str, Any], steps: int, rate: float) -> None:
+def test_flags_set_the_update_of_both_searches(given, steps, rate):
     settings = settings_of(Path("c"), Path("i"), **given)
     found = settings.feedback_settings(FeedbackMethod.WEIGHTED_RANKNET)
     assert (found.steps, found.learning_rate) == (steps, rate)
@@ -97,8 +89,8 @@ def test_flags_set_the_update_of_both_searches(given: dict[str, Any], steps: int
 
 
 def test_command_prints_dense_retrieval_after_every_teacher_beside_the_second_search(
-    collection: Path, index_folder: Path, service: Served, tmp_path: Path
-) -> None:
+    collection, index_folder, service, tmp_path
+):
     given = ["--collection", collection, "--index", index_folder, "--target", service.address, "--first-stage", "dense"]
     out = tmp_path / "out"
     printed = evaluate(eval_beir, out, *given, "--model", "identity", "--model", "pe-rank", "--depth", 3, "--feedback")
@@ -117,9 +109,7 @@ def test_command_prints_dense_retrieval_after_every_teacher_beside_the_second_se
     assert text.partition("\n\n")[2].strip() in printed
 
 
-def test_command_measures_the_chain_of_a_cascade(
-    collection: Path, index_folder: Path, encoder: Encoder, checkpoint: Path, index: Index, tmp_path: Path
-) -> None:
+def test_command_measures_the_chain_of_a_cascade(collection, index_folder, encoder, checkpoint, index, tmp_path):
     rankers = {"number": NumberRanker(), "pe-rank": PERankRanker(checkpoint, encoder, "cpu")}
     settings = [{"strategy": "cascade", "preranker": "pe-rank"}, {}]
     models = tuple(
@@ -140,8 +130,8 @@ def test_command_measures_the_chain_of_a_cascade(
 
 
 def test_first_stage_without_a_query_vector_has_no_second_search_and_the_report_says_so(
-    collection: Path, index_folder: Path, service: Served, tmp_path: Path
-) -> None:
+    collection, index_folder, service, tmp_path
+):
     given = ["--collection", collection, "--index", index_folder, "--target", service.address, "--model", "number"]
     note = "bm25 has no query vector to update, so there is no second search."
     assert note in evaluate(eval_beir, tmp_path / "out", *given, "--first-stage", "bm25", "--depth", 3, "--feedback")

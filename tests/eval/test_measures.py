@@ -1,12 +1,9 @@
 """Measures equal trec_eval's, also for missing queries, ties and negative grades; latency, throughput and cost."""
 
-from __future__ import annotations
-
 import math
 import random
 from typing import Any
 
-import ir_measures
 import pytest
 from rerank_eval.evaluation import best_order
 from rerank_eval.measures import (
@@ -92,9 +89,7 @@ def qrels_of(grades: dict[str, Grades]) -> list[Qrel]:
 @pytest.mark.parametrize("measures", [measures_from(2), measures_from(1)], ids=["rel=2", "rel=1"])
 @pytest.mark.parametrize("lowest", [0, -2])
 @pytest.mark.parametrize("seed", range(6))
-def test_every_measure_equals_trec_eval_arithmetic(
-    seed: int, lowest: int, measures: tuple[ir_measures.Measure, ...]
-) -> None:
+def test_every_measure_equals_trec_eval_arithmetic(seed, lowest, measures):
     """Grades below 0 are judged and not relevant."""
     grades, run = random_run(seed, lowest)
     metrics = measure(measures, qrels_of(grades), run)
@@ -121,7 +116,7 @@ def by_score(docs: list[ScoredDoc]) -> list[str]:
         ([3, 1], 3, 3),
     ],
 )
-def test_least_relevant_grade_follows_the_judgements(grades: list[int], asked: int, least: int) -> None:
+def test_least_relevant_grade_follows_the_judgements(grades, asked, least):
     """Grade 2 on the scale of TREC Deep Learning; one high grade among many of 1 does not make that scale."""
     qrels = [Qrel("q", f"d{place}", grade) for place, grade in enumerate(grades)]
     assert least_relevant_grade(qrels, asked) == least
@@ -129,7 +124,7 @@ def test_least_relevant_grade_follows_the_judgements(grades: list[int], asked: i
         least_relevant_grade(qrels, 9)
 
 
-def test_unjudged_query_does_not_count() -> None:
+def test_unjudged_query_does_not_count():
     metrics = measure(
         measures_from(2), [Qrel("q", "a", 2)], {"q": [ScoredDoc("a", 1.0)], "other": [ScoredDoc("b", 1.0)]}
     )
@@ -137,7 +132,7 @@ def test_unjudged_query_does_not_count() -> None:
     assert list(metrics.per_query) == ["q"]
 
 
-def test_document_with_the_id_of_its_query_is_dropped_unless_ids_are_equal_by_chance() -> None:
+def test_document_with_the_id_of_its_query_is_dropped_unless_ids_are_equal_by_chance():
     run = {"a": [ScoredDoc("a", 2.0), ScoredDoc("b", 1.0)]}
     assert without_query_documents([Qrel("a", "b", 1)], run) == {"a": [ScoredDoc("b", 1.0)]}
     assert without_query_documents([Qrel("a", "b", 1), Qrel("c", "c", 1)], run) == run
@@ -145,7 +140,7 @@ def test_document_with_the_id_of_its_query_is_dropped_unless_ids_are_equal_by_ch
     assert without_query_documents(judged_not_relevant, run) == {"a": [ScoredDoc("b", 1.0)]}
 
 
-def test_best_order_is_by_grades_and_keeps_the_order_of_equal_ones() -> None:
+def test_best_order_is_by_grades_and_keeps_the_order_of_equal_ones():
     run = {"q": [ScoredDoc(doc_id, 0.0) for doc_id in ("d0", "d1", "d2", "d3")], "empty": []}
     best = best_order([Qrel("q", "d3", 3), Qrel("q", "d1", 1), Qrel("other", "d2", 3)], run)
     assert [doc.doc_id for doc in best["q"]] == ["d3", "d1", "d0", "d2"]
@@ -162,7 +157,7 @@ def response(wall_ms: float, ended_at: float, **execution: Any) -> Response:
 @pytest.mark.parametrize(
     ("walls", "p50", "p99"), [([250.0], 250.0, 250.0), ([100.0] * 98 + [500.0, 900.0], 100.0, 504.0)]
 )
-def test_latencies_are_percentiles(walls: list[float], p50: float, p99: float) -> None:
+def test_latencies_are_percentiles(walls, p50, p99):
     found = efficiency([response(ms, 10.0) for ms in walls])
     assert (found["p50 ms"], found["p99 ms"]) == pytest.approx((p50, p99))
     assert found["queries/s"] == pytest.approx(len(walls) / (max(walls) / 1000))
@@ -178,13 +173,11 @@ def test_latencies_are_percentiles(walls: list[float], p50: float, p99: float) -
     ],
     ids=["overlap", "one within another", "two within another", "a pause before a resumed run"],
 )
-def test_time_in_which_anything_was_answered_is_counted_once(
-    responses: list[tuple[float, float]], seconds: float
-) -> None:
+def test_time_in_which_anything_was_answered_is_counted_once(responses, seconds):
     assert busy_s([response(*span) for span in responses]) == pytest.approx(seconds)
 
 
-def test_costs_are_means_and_warnings_are_sums() -> None:
+def test_costs_are_means_and_warnings_are_sums():
     """An int64 is a string in JSON."""
     written = {"decode_tokens": "100", "decode_ms": 6.0, "model_ms": 8.0}
     served = {"windows": 9, "rounds": 9, "tokens": "1800", **written, "completeness": "COMPLETENESS_FULL"}
@@ -210,7 +203,7 @@ def test_costs_are_means_and_warnings_are_sums() -> None:
     assert kept == "1 lists kept the order of their first stage."
 
 
-def test_warnings_of_replies_are_counted_by_their_kinds() -> None:
+def test_warnings_of_replies_are_counted_by_their_kinds():
     """Here two that differ in numbers only, one alone, and a reply without any."""
     of_language = "the query has letters that the model does not know"
     given = ["3 of 20 places (15%) were repaired", of_language, "", "1 of 2.5 places (40%) were repaired"]
@@ -220,7 +213,7 @@ def test_warnings_of_replies_are_counted_by_their_kinds() -> None:
     ]
 
 
-def test_no_more_than_20_kinds_of_warnings_are_named() -> None:
+def test_no_more_than_20_kinds_of_warnings_are_named():
     *named, last = warnings([response(1, 1, model_warning=f"field {chr(97 + n)}") for n in range(23)])
     assert len(named) == 20
     assert last.startswith("3 other kinds")

@@ -1,7 +1,5 @@
 """Data that do not belong together are refused; data that do so in part are named in table, report and JSON."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -12,7 +10,6 @@ from rerank_eval.overlap import notes_on_missing_relevance
 
 from rerank.readers.qrels import Qrel
 from tests.eval.data import evaluate, judged_collection, refusal, write_qrels, write_requests
-from tests.serving import Served
 
 NOTE = "2 of 4 judged queries were asked; means"
 
@@ -27,7 +24,7 @@ def collection_with(folder: Path, query_id: str) -> Path:
     return judged_collection(folder, {"a": "a", "b": "b"}, {"1": "x"}, {query_id: {"a": 1, "b": 1}})
 
 
-def test_judgements_of_other_queries_are_refused(tmp_path: Path) -> None:
+def test_judgements_of_other_queries_are_refused(tmp_path):
     requests = requests_of(tmp_path / "2019.jsonl", "1", "2", "3")
     qrels = write_qrels(tmp_path / "2020.txt", {"7": {"a": 1}, "8": {"b": 1}})
     error = refusal(eval_trec_dl, tmp_path / "out", "--requests", requests, "--qrels", qrels)
@@ -39,7 +36,7 @@ def test_judgements_of_other_queries_are_refused(tmp_path: Path) -> None:
     assert "1 queries are asked (such as '1'), 1 are judged (such as '5')" in error
 
 
-def test_every_dataset_is_checked_before_the_first_one_runs(tmp_path: Path) -> None:
+def test_every_dataset_is_checked_before_the_first_one_runs(tmp_path):
     qrels = write_qrels(tmp_path / "qrels.txt", {"1": {"a": 1}})
     good, bad = (requests_of(tmp_path / name / "requests.jsonl", query) for name, query in (("x", "1"), ("y", "2")))
     given = ["--requests", good, "--qrels", qrels, "--requests", bad, "--qrels", qrels]
@@ -47,7 +44,7 @@ def test_every_dataset_is_checked_before_the_first_one_runs(tmp_path: Path) -> N
     assert not (tmp_path / "out").exists()
 
 
-def test_queries_that_were_left_out_are_named_and_do_not_count(tmp_path: Path, service: Served) -> None:
+def test_queries_that_were_left_out_are_named_and_do_not_count(tmp_path, service):
     """By --queries; the third of them has no candidates, and counts as 0."""
     requests = requests_of(tmp_path / "requests.jsonl", "1", "2", "9")
     qrels = write_qrels(tmp_path / "qrels.txt", {query: {"a": 1} for query in "1234"})
@@ -65,7 +62,7 @@ def test_queries_that_were_left_out_are_named_and_do_not_count(tmp_path: Path, s
     assert json.loads(measures)["mean"]["nDCG@10"] == 0.5
 
 
-def test_queries_beyond_the_limit_do_not_count_as_absent(tmp_path: Path, service: Served) -> None:
+def test_queries_beyond_the_limit_do_not_count_as_absent(tmp_path, service):
     requests = requests_of(tmp_path / "requests.jsonl", "1", "2")
     qrels = write_qrels(tmp_path / "qrels.txt", {query: {"a": 1} for query in "123"})
     given = ("--requests", requests, "--qrels", qrels, "--model", "identity", "--target", service.address)
@@ -74,14 +71,14 @@ def test_queries_beyond_the_limit_do_not_count_as_absent(tmp_path: Path, service
     assert "without candidates" not in printed
 
 
-def test_index_of_another_collection_is_refused_before_a_service_starts(tmp_path: Path, index_folder: Path) -> None:
+def test_index_of_another_collection_is_refused_before_a_service_starts(tmp_path, index_folder):
     collection = collection_with(tmp_path / "other", "1")
     error = refusal(eval_beir, tmp_path / "out", "--collection", collection, "--index", index_folder)
     assert "is an index of another collection: it has 12 passages" in error
     assert "has judgements of 2 (such as 'a'), and no doc id is in both" in error
 
 
-def test_service_over_another_collection_is_refused(tmp_path: Path, service: Served) -> None:
+def test_service_over_another_collection_is_refused(tmp_path, service):
     given = ["--collection", collection_with(tmp_path / "other", "1"), "--target", service.address]
     error = refusal(eval_beir, tmp_path / "out", *given, "--model", "identity")
     assert f"passages found by the service at {service.address}" in error
@@ -97,7 +94,7 @@ def test_service_over_another_collection_is_refused(tmp_path: Path, service: Ser
         ({"q": 1, "r": 1}, 3, "None of the 2 measured queries has a passage of grade 3 or .*; give --rel 1 or"),
     ],
 )
-def test_queries_without_a_relevant_passage_are_noted(grades: dict[str, int], rel: int, note: str) -> None:
+def test_queries_without_a_relevant_passage_are_noted(grades, rel, note):
     notes = notes_on_missing_relevance([Qrel(query_id, "a", grade) for query_id, grade in grades.items()], rel)
     assert len(notes) == bool(note)
     assert re.match(note, "".join(notes))

@@ -1,7 +1,5 @@
 """The report of an evaluation: tables, significance and warnings, and the tables of papers."""
 
-from __future__ import annotations
-
 import re
 import tempfile
 from dataclasses import replace
@@ -51,7 +49,7 @@ def rows(text: str, heading: str) -> dict[str, list[str]]:
     return {row[0]: row[1:] for row in cells if row[0] not in ("system", "---")}
 
 
-def test_systems_are_compared_with_the_first_stage_and_with_the_first_of_them() -> None:
+def test_systems_are_compared_with_the_first_stage_and_with_the_first_of_them():
     text = markdown(evaluation(FIRST, BETTER, WORSE))
     with_first_stage, with_first = rows(text, "compared with first stage"), rows(text, "compared with a")
     assert [row[0] for row in with_first_stage.values()] == ["+0.0500", "+0.0750", "-0.4000"]
@@ -62,19 +60,19 @@ def test_systems_are_compared_with_the_first_stage_and_with_the_first_of_them() 
     assert "compared with a" not in markdown(evaluation(FIRST))
 
 
-def test_p_values_are_adjusted_over_all_comparisons() -> None:
+def test_p_values_are_adjusted_over_all_comparisons():
     raw = [compare(other.metrics.values(), FIRST.metrics.values()).p for other in (BETTER, WORSE)]
     assert [p for _, _, p in comparisons([FIRST, BETTER, WORSE])] == pytest.approx(holm(raw))
 
 
-def test_a_single_comparison_is_not_corrected_for_several() -> None:
+def test_a_single_comparison_is_not_corrected_for_several():
     text = markdown(evaluation(FIRST))
     assert "Paired, two-sided t-test over 4 queries. A" in text
     assert "Holm" not in text
     assert "corrected for 3 comparisons" in markdown(evaluation(FIRST, BETTER, WORSE))
 
 
-def test_intervals_are_within_the_range_of_the_measure() -> None:
+def test_intervals_are_within_the_range_of_the_measure():
     text = markdown(evaluation(result("a", [1.0, 1.0, 1.0, 0.9]), result("b", [0.0, 0.0, 0.1, 0.0])))
     means, differences = rows(text, "Means over"), rows(text, "compared with first stage")
     assert (means["a"][-1], means["b"][-1]) == ("0.8954 to 1.0000", "0.0000 to 0.1046")
@@ -86,9 +84,7 @@ def test_intervals_are_within_the_range_of_the_measure() -> None:
     assert differences["a"][1] == "+0.3954 to +0.5546"
 
 
-def test_report_that_would_be_replaced_stays_beside_the_new_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_report_that_would_be_replaced_stays_beside_the_new_one(tmp_path, capsys):
     console = PlainConsole(stderr=True)
     for name in ("a", "a", "b", "c"):
         write_report(evaluation(result(name, [0.5, 0.6, 0.7, 0.4])), tmp_path, console)
@@ -100,7 +96,7 @@ def test_report_that_would_be_replaced_stays_beside_the_new_one(
     )
 
 
-def test_cost_and_warnings_of_systems_are_reported() -> None:
+def test_cost_and_warnings_of_systems_are_reported():
     text = markdown(evaluation(FIRST))
     assert list(rows(text, "## Latency")) == ["a"]
     assert "\na: a fact\n" in text
@@ -124,7 +120,7 @@ def written(folder: Path, *reports: Report) -> dict[str, str]:
     return {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
 
 
-def test_datasets_are_columns_and_missing_systems_are_dashes(tmp_path: Path) -> None:
+def test_datasets_are_columns_and_missing_systems_are_dashes(tmp_path):
     """c is below the first stage, and below a: p is .004 and .012."""
     _, table, caption, titles = written(tmp_path, X, Y)["report.md"].strip().split("\n\n")
     assert table.splitlines() == [
@@ -139,7 +135,7 @@ def test_datasets_are_columns_and_missing_systems_are_dashes(tmp_path: Path) -> 
     assert titles == "x_1: t.\ny: t."
 
 
-def test_latex_and_csv_have_the_cells_of_the_markdown(tmp_path: Path) -> None:
+def test_latex_and_csv_have_the_cells_of_the_markdown(tmp_path):
     files = written(tmp_path, X, Y)
     assert r"system & x\_1 & y & mean \\" in files["table.tex"]
     assert r"c & 0.1000$^{\dagger}$$^{\ddagger}$ & – & – \\" in files["table.tex"]
@@ -147,7 +143,7 @@ def test_latex_and_csv_have_the_cells_of_the_markdown(tmp_path: Path) -> None:
     assert len(files["table.csv"].splitlines()) == 1 + 4 + 2
 
 
-def test_one_dataset_has_a_table_whose_columns_are_all_measures(tmp_path: Path) -> None:
+def test_one_dataset_has_a_table_whose_columns_are_all_measures(tmp_path):
     files = written(tmp_path, of_measures("x", "RR@10"))
     assert set(files) == {"table.tex", "table.csv"}
     assert files["table.tex"].startswith("\\begin{tabular}{lrr}\n\\toprule\nsystem & nDCG@10 & RR@10 \\\\\n")
@@ -155,7 +151,7 @@ def test_one_dataset_has_a_table_whose_columns_are_all_measures(tmp_path: Path) 
     assert "x,RR@10,a,0.55," in files["table.csv"]
 
 
-def test_several_datasets_have_a_table_for_each_measure(tmp_path: Path) -> None:
+def test_several_datasets_have_a_table_for_each_measure(tmp_path):
     """Measures that count other grades as relevant are in one table, which names both."""
     files = written(tmp_path, of_measures("x", "RR@10"), of_measures("y", "RR(rel=2)@10"))
     assert files["table.tex"].count("\\begin{tabular}{lrrr}") == 2
@@ -164,7 +160,7 @@ def test_several_datasets_have_a_table_for_each_measure(tmp_path: Path) -> None:
     assert "y,RR(rel=2)@10,a,0.55," in files["table.csv"]
 
 
-def test_hash_of_a_model_is_not_in_the_report() -> None:
+def test_hash_of_a_model_is_not_in_the_report():
     """It is in measures.json; the lines were longer than a screen."""
     system = replace(FIRST, fingerprint={"ranker": "first", "model_id": "m", "model_revision": "abcdef"})
     text = markdown(evaluation(system))
@@ -172,7 +168,7 @@ def test_hash_of_a_model_is_not_in_the_report() -> None:
     assert "abcdef" not in text
 
 
-def test_last_lines_say_in_words_what_was_gained_over_the_first_stage_and_what_not() -> None:
+def test_last_lines_say_in_words_what_was_gained_over_the_first_stage_and_what_not():
     far = result("d", [0.9, 0.91, 0.89, 0.9])
     same = result("e", [0.5, 0.5, 0.5, 0.5])
     lines = list(verdicts(evaluation(FIRST, far, WORSE, same)))

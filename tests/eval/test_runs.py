@@ -1,7 +1,5 @@
 """Every system runs on every query once, whatever happens in between; run.trec keeps the order that was measured."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -76,7 +74,7 @@ def rows_without_times(path: Path) -> list[object]:
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
-def test_resumed_run_ends_with_the_files_of_an_undisturbed_one(tmp_path: Path, concurrency: int) -> None:
+def test_resumed_run_ends_with_the_files_of_an_undisturbed_one(tmp_path, concurrency):
     failing, undisturbed = RecordingClient(fails_at="q3"), RecordingClient()
     with pytest.raises(ConfigError, match=r"^a, query 'q3': gone$"):
         run([system(failing)], tmp_path / "resumed", concurrency)
@@ -95,7 +93,7 @@ def test_resumed_run_ends_with_the_files_of_an_undisturbed_one(tmp_path: Path, c
     )
 
 
-def test_other_settings_are_refused_before_the_first_query(tmp_path: Path) -> None:
+def test_other_settings_are_refused_before_the_first_query(tmp_path):
     """Of a system, of the dataset, or another number of concurrent queries, which changes the latency."""
     run([system(RecordingClient(), name, depth=1) for name in ("a", "b")], tmp_path)
     client = RecordingClient()
@@ -109,7 +107,7 @@ def test_other_settings_are_refused_before_the_first_query(tmp_path: Path) -> No
     assert client.queries == []
 
 
-def test_more_queries_keep_the_responses_of_fewer_and_fewer_those_of_more(tmp_path: Path) -> None:
+def test_more_queries_keep_the_responses_of_fewer_and_fewer_those_of_more(tmp_path):
     client = RecordingClient()
     for asked in (["q0", "q1"], [*QUERIES], ["q1", "q2"], [*QUERIES]):
         found = run(
@@ -119,9 +117,7 @@ def test_more_queries_keep_the_responses_of_fewer_and_fewer_those_of_more(tmp_pa
     assert client.queries == list(QUERIES)
 
 
-def test_time_of_a_long_run_is_announced_after_two_queries(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_time_of_a_long_run_is_announced_after_two_queries(tmp_path, monkeypatch, capsys):
     now_s = 0.0
 
     class SlowClient(RecordingClient):
@@ -145,7 +141,7 @@ def response(query_id: str) -> Response:
     return Response(query_id, ("a", "b"), (2.0, 1.5), (1, 0), execution, 12.5, 1000.0)
 
 
-def test_incomplete_last_line_is_dropped(tmp_path: Path) -> None:
+def test_incomplete_last_line_is_dropped(tmp_path):
     path = tmp_path / "trace.jsonl"
     file = TraceFile(path, {})
     file.add(response("q1"))
@@ -160,7 +156,7 @@ def test_incomplete_last_line_is_dropped(tmp_path: Path) -> None:
     assert list(TraceFile(path, {"depth": 1}).responses) == ["q"]
 
 
-def test_other_settings_are_refused_with_both_values(tmp_path: Path) -> None:
+def test_other_settings_are_refused_with_both_values(tmp_path):
     path = tmp_path / "trace.jsonl"
     TraceFile(path, {"depth": 100, "seed": 0}).add(response("q"))
     with pytest.raises(
@@ -172,14 +168,14 @@ def test_other_settings_are_refused_with_both_values(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["my notes\n", "[]\n", '{"settings": {}}\n{"query_id": "q1", "reply": {}}\n'])
-def test_file_with_something_else_is_refused(tmp_path: Path, content: str) -> None:
+def test_file_with_something_else_is_refused(tmp_path, content):
     (path := tmp_path / "trace.jsonl").write_text(content, encoding="utf-8")
     with pytest.raises(ConfigError, match=r"trace\.jsonl is not a trace file; choose another --out"):
         TraceFile(path, {})
     assert path.read_text(encoding="utf-8") == content
 
 
-def test_response_for_which_there_is_no_space_leaves_no_part_of_a_line(tmp_path: Path) -> None:
+def test_response_for_which_there_is_no_space_leaves_no_part_of_a_line(tmp_path):
     path = tmp_path / "trace.jsonl"
     file = TraceFile(path, {})
     file.add(response("q1"))
@@ -196,7 +192,7 @@ def test_response_for_which_there_is_no_space_leaves_no_part_of_a_line(tmp_path:
 
 
 @pytest.mark.parametrize("whole_lines", [0, 1, 2])
-def test_zeros_that_a_power_loss_leaves_at_the_end_are_removed(tmp_path: Path, whole_lines: int) -> None:
+def test_zeros_that_a_power_loss_leaves_at_the_end_are_removed(tmp_path, whole_lines):
     path = tmp_path / "trace.jsonl"
     for query_id in ("q1", "q2"):
         TraceFile(path, {}).add(response(query_id))
@@ -212,7 +208,7 @@ def test_zeros_that_a_power_loss_leaves_at_the_end_are_removed(tmp_path: Path, w
 # --- run.trec
 
 
-def test_white_space_in_ids_is_percent_encoded_with_a_note(tmp_path: Path) -> None:
+def test_white_space_in_ids_is_percent_encoded_with_a_note(tmp_path):
     run = {"q 1": [ScoredDoc("my\u00a0file.pdf", 1.0), ScoredDoc("a%20b", 0.5)]}
     write_run(tmp_path, run, MetricValues({}, {}), {})
     assert (tmp_path / "run.trec").read_text(encoding="utf-8") == (
@@ -222,7 +218,7 @@ def test_white_space_in_ids_is_percent_encoded_with_a_note(tmp_path: Path) -> No
     assert note == "white space in ids is percent-encoded in run.trec, whose columns it separates: q%201"
 
 
-def test_former_results_are_kept_unless_they_are_the_same(tmp_path: Path) -> None:
+def test_former_results_are_kept_unless_they_are_the_same(tmp_path):
     path = tmp_path / "report.md"
     assert write_result(path, "one") is None
     assert write_result(path, "one") is None

@@ -1,8 +1,5 @@
 """Systems under evaluation: models of a service, and baselines of its encoder."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +13,12 @@ from rerank.client import RerankClient
 from rerank.config import FusionModel, ServiceConfig, load_config
 from rerank.config.models import needs_sparse
 from rerank.errors import ConfigError
-from rerank.models.encoder import Encoder
 from rerank.rankers.base import rank_windows
 from rerank.rankers.fusion import FusionRanker
 from rerank.retrieval.hybrid import z_scores
 from rerank.types import FirstStage, FirstStageKind, Passage, Query, Window
 from rerank.v1 import rerank_pb2 as pb
 from tests.eval.data import write
-from tests.serving import Served
 
 CASCADE = {"name": "it", "ranker": "first", "strategy": "cascade", "preranker": "pe-rank", "window_size": 15}
 
@@ -51,11 +46,11 @@ def file_with(folder: Path, *models: dict[str, object]) -> Path:
         ((f"mine=first:{bundled.FIRST}", f"same={bundled.FIRST}"), ["mine", "same"]),
     ],
 )
-def test_service_has_the_models_of_the_systems_and_their_prerankers(models: Sequence[str], names: list[str]) -> None:
+def test_service_has_the_models_of_the_systems_and_their_prerankers(models, names):
     assert [model.name for model in config_of(*models).models] == names
 
 
-def test_models_and_cascades_come_from_a_file(tmp_path: Path) -> None:
+def test_models_and_cascades_come_from_a_file(tmp_path):
     file = file_with(tmp_path, CASCADE, {"name": "pe-rank", "ranker": "pe-rank", "window_size": 50})
     config = config_of("it", config=file)
     assert [(model.name, model.window_size) for model in config.models] == [("it", 15), ("pe-rank", 50)]
@@ -74,13 +69,13 @@ def test_models_and_cascades_come_from_a_file(tmp_path: Path) -> None:
         ([f"a=first:{bundled.PE_RANK}"], "is a checkpoint of pe-rank, not of first"),
     ],
 )
-def test_model_that_cannot_be_evaluated_is_refused(models: list[str], problem: str) -> None:
+def test_model_that_cannot_be_evaluated_is_refused(models, problem):
     with pytest.raises(ConfigError) as caught:
         config_of(*models)
     assert problem in str(caught.value)
 
 
-def test_model_that_the_target_lacks_is_refused(service: Served) -> None:
+def test_model_that_the_target_lacks_is_refused(service):
     with (
         pytest.raises(ConfigError, match="the service has no model 'first'; it has "),
         open_systems(parse_systems(["mine=first"]), flags(target=service.address)),
@@ -89,7 +84,7 @@ def test_model_that_the_target_lacks_is_refused(service: Served) -> None:
 
 
 @pytest.mark.parametrize(("name", "weight"), [("cosine", 0.0), ("z-score", 0.3)])
-def test_baseline_is_the_sum_of_z_scores_of_its_name(name: str, weight: float, encoder: Encoder) -> None:
+def test_baseline_is_the_sum_of_z_scores_of_its_name(name, weight, encoder):
     texts = ["A flea lives a year.", "Deserts are dry.", "Cats have fleas.", "Whales live in the sea."]
     model = load_config(None, models=[{"name": name, **BASELINES[name]}]).models[0]
     assert isinstance(model, FusionModel)
@@ -106,14 +101,14 @@ def test_baseline_is_the_sum_of_z_scores_of_its_name(name: str, weight: float, e
 
 
 @pytest.mark.parametrize(("model", "weight"), [("number", 0.7), ("cosine", None), ("z-score", None)])
-def test_weight_of_the_first_stage_is_sent_to_all_but_baselines(model: str, weight: float | None) -> None:
+def test_weight_of_the_first_stage_is_sent_to_all_but_baselines(model, weight):
     client: Any = None
     found = _system("s", client, pb.Model(name="s"), model, flags(first_stage_weight=0.7), {}, None)
     assert found.options["first_stage_weight"] == found.fingerprint["first_stage_weight"] == weight
     assert found.fingerprint["versions"].keys() >= {"python", "rerank", "torch"}  # type: ignore[attr-defined]
 
 
-def test_slow_models_are_given_time(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_models_are_given_time(service, monkeypatch):
     timeouts_s: list[float] = []
     call = RerankClient._call
 
@@ -129,7 +124,7 @@ def test_slow_models_are_given_time(service: Served, monkeypatch: pytest.MonkeyP
     assert min(timeouts_s) >= 3600
 
 
-def test_precision_is_that_of_every_model_that_has_one_and_others_are_named(tmp_path: Path) -> None:
+def test_precision_is_that_of_every_model_that_has_one_and_others_are_named(tmp_path):
     file = file_with(tmp_path, {"name": "ce", "ranker": "cross-encoder", "path": str(tmp_path)})
     config = config_of("default", "pe-rank", "ce", "identity", config=file, precision="float32")
     assert {model.name: getattr(model, "precision", None) for model in config.models} == {
@@ -141,7 +136,7 @@ def test_precision_is_that_of_every_model_that_has_one_and_others_are_named(tmp_
     assert without_precision(config) == ["default"]
 
 
-def test_fingerprint_of_a_started_service_holds_the_settings_of_its_models() -> None:
+def test_fingerprint_of_a_started_service_holds_the_settings_of_its_models():
     """A folder of the cosine's results is not resumed for the z-score, nor one of another precision."""
     given = (("a=cosine", None), ("a=z-score", None), ("a=pe-rank-first", None), ("a=pe-rank-first", "float32"))
     found = [_unreported("a", config_of(model, precision=precision)) for model, precision in given]

@@ -1,7 +1,5 @@
 """The folder of what the authors' own code gave."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -4,8 +4,6 @@ The folder of `--shared` has tiny checkpoints in the published layouts, lists, o
 PE-Rank, RankLLM and E2Rank made of them. RankLLM's prompts are in its package: pip install --no-deps rank-llm==0.25.7.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -95,7 +93,7 @@ def best_first(letters: Sequence[float], n: int) -> list[int]:
 @pytest.mark.usefixtures("_rank_llm")
 @pytest.mark.parametrize("profile", RANK_LLM)
 @pytest.mark.parametrize("guards", [["markup"], []], ids=["guarded", "as-published"])
-def test_prompts_of_rank_llm_are_equal_token_by_token(parity: Path, profile: str, guards: list[str]) -> None:
+def test_prompts_of_rank_llm_are_equal_token_by_token(parity, profile, guards):
     folder, name = RANK_LLM[profile]
     settings: dict[str, Any] = {"name": "it", "path": parity / "fixtures" / folder, "precision": "float32"}
     settings |= {"profile": profile, "prompt": {"guards": guards}}
@@ -118,7 +116,7 @@ def test_prompts_of_rank_llm_are_equal_token_by_token(parity: Path, profile: str
 
 
 @pytest.mark.usefixtures("_rank_llm")
-def test_orders_that_rank_llm_generates_are_equal(parity: Path) -> None:
+def test_orders_that_rank_llm_generates_are_equal(parity):
     reference = read(parity / "gen_author.json")
     model = GenerationModel(
         name="it", ranker="generation", profile="rank-zephyr", path=parity / "fixtures/zephyr-gen", precision="float32"
@@ -131,7 +129,7 @@ def test_orders_that_rank_llm_generates_are_equal(parity: Path) -> None:
     assert len(reference) == 27
 
 
-def test_windows_of_firsts_own_code_are_equal(parity: Path) -> None:
+def test_windows_of_firsts_own_code_are_equal(parity):
     """The prompt of its authors as template.yaml in the folder: their limits, repair and titles."""
     reference = read(parity / "first_author_zephyr.json") | read(parity / "first_author_zephyr_more.json")
     path, unequal = parity / "fixtures" / "first-own", list[str]()
@@ -157,7 +155,7 @@ def test_windows_of_firsts_own_code_are_equal(parity: Path) -> None:
     assert unequal == [WITH_MARKUP]
 
 
-def test_losses_of_firsts_own_training_are_equal(parity: Path) -> None:
+def test_losses_of_firsts_own_training_are_equal(parity):
     """Through the prompts, collator and objective of `train-first --profile first-zephyr`."""
     losses = {
         "combined:ranknet:weighted": ("joint", "weighted-ranknet", 10.0),
@@ -185,7 +183,7 @@ def test_losses_of_firsts_own_training_are_equal(parity: Path) -> None:
             ), name
 
 
-def test_prompts_scores_and_orders_of_e2rank_are_equal(parity: Path) -> None:
+def test_prompts_scores_and_orders_of_e2rank_are_equal(parity):
     folder = parity / "fixtures" / "E2Rank-0.6B"
     encoder = EncoderConfig(name=str(folder), pooling="lasttoken", end_token="<|endoftext|>")
     reference = read(parity / "e2_author.json") | read(parity / "e2_author_more.json")
@@ -202,7 +200,7 @@ def test_prompts_scores_and_orders_of_e2rank_are_equal(parity: Path) -> None:
 
 
 @pytest.mark.parametrize("encoder", ["jina-embeddings-v2-base-en", "enc512/jina-embeddings-v2-base-en"])
-def test_windows_of_pe_rank_are_equal_whatever_length_the_encoders_folder_states(parity: Path, encoder: str) -> None:
+def test_windows_of_pe_rank_are_equal_whatever_length_the_encoders_folder_states(parity, encoder):
     reference = read(parity / "pe_author.json")
     model = PERankModel(
         name="it",

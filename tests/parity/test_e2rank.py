@@ -1,7 +1,5 @@
 """E2Rank's cosines equal the reference arithmetic, in plain transformers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal
 
@@ -44,7 +42,7 @@ def reference(folder: Path, query: str, passages: list[str], side: Literal["left
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_cosines_are_those_of_the_reference(tmp_path: Path, side: Literal["left", "right"]) -> None:
+def test_cosines_are_those_of_the_reference(tmp_path, side):
     folder = write_qwen_model(tmp_path / "e2rank", side)
     encoder = Encoder(EncoderConfig(name=str(folder), pooling="lasttoken", end_token=END), "cpu")
     ranker = E2RankRanker(encoder, True, "e2rank", INSTRUCTION, 20, "float32")

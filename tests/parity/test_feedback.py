@@ -1,9 +1,6 @@
 """Updates of query vectors equal those of the code that FIRST (arXiv 2406.15657) was published with."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,7 +16,7 @@ pytestmark = pytest.mark.shared
     ("method", "published"),
     [(FeedbackMethod.WEIGHTED_RANKNET_FIRST, "llm"), (FeedbackMethod.KL, "ce"), (FeedbackMethod.CHAIN, "ce+llm")],
 )
-def test_vectors_are_those_of_the_published_code(shared: Path, method: FeedbackMethod, published: str) -> None:
+def test_vectors_are_those_of_the_published_code(shared, method, published):
     """That code has no trust region."""
     file = shared.parent / "reference" / "parity" / "feedback.json"
     if not file.is_file():

@@ -1,7 +1,5 @@
 """FIRST: scores equal the log-probabilities of the first generated token, for each architecture and tokenizer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -50,7 +48,7 @@ def first_step_scores(checkpoint: Path, window: Window) -> list[float]:
 
 
 @pytest.mark.parametrize(("architecture", "family"), PAIRS)
-def test_scores_equal_those_of_the_first_generated_token(tmp_path: Path, architecture: str, family: str) -> None:
+def test_scores_equal_those_of_the_first_generated_token(tmp_path, architecture, family):
     checkpoint = write_causal_lm(tmp_path / "lm", architecture, FAMILIES[family])
     ranker = FirstRanker(checkpoint, "first", device="cpu")
     windows = [make_window(n) for n in (20, 3, 15, 17)]  # O and Q are the 15th and the 17th letter

@@ -3,8 +3,6 @@
 The numbers are of liuqi6777/pe_rank at 7c6514d on a checkpoint with random weights.
 """
 
-from __future__ import annotations
-
 import filecmp
 import json
 from pathlib import Path
@@ -68,9 +66,7 @@ def batch(parity: Path, jina: Encoder, base: PEBase) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("view", ["", "text_"])
-def test_prompts_of_their_training_file_are_theirs(
-    batch: dict[str, Tensor], published: dict[str, Any], view: str
-) -> None:
+def test_prompts_of_their_training_file_are_theirs(batch, published, view):
     for row, ids in enumerate(published["ids_w" if view else "ids_wo"]):
         prompt = ids[: ids.index(RANK)]
         last = batch[f"{view}last_index"][row]
@@ -79,9 +75,7 @@ def test_prompts_of_their_training_file_are_theirs(
         ]
 
 
-def test_ranking_losses_and_their_divergence_are_theirs(
-    base: PEBase, batch: dict[str, Tensor], published: dict[str, Any]
-) -> None:
+def test_ranking_losses_and_their_divergence_are_theirs(base, batch, published):
     vectors, with_texts, whole = (
         PEObjective(stepwise_listmle, True, *weights).terms(base.model, batch).sum().item()
         for weights in ((0.0, 0.0), (1.0, 0.0), (1.0, 0.2))
@@ -91,7 +85,7 @@ def test_ranking_losses_and_their_divergence_are_theirs(
     assert whole == pytest.approx(published["both+kl"], rel=TOLERANCE)
 
 
-def test_loss_of_the_alignment_is_theirs(parity: Path, jina: Encoder, base: PEBase, published: dict[str, Any]) -> None:
+def test_loss_of_the_alignment_is_theirs(parity, jina, base, published):
     turns = read_align_texts(parity / "pe_stage1.jsonl")
     vectors = VectorTable(jina.encode_passages, turns, QUIET)
     prompts = base.prompts(load_template(ALIGN_TEMPLATE), 4096)
@@ -111,7 +105,7 @@ def test_loss_of_the_alignment_is_theirs(parity: Path, jina: Encoder, base: PEBa
     assert AlignObjective().terms(base.model, batch).sum().item() == pytest.approx(published["align"], rel=TOLERANCE)
 
 
-def test_published_checkpoint_is_given_back_file_by_file(parity: Path, jina: Encoder, tmp_path: Path) -> None:
+def test_published_checkpoint_is_given_back_file_by_file(parity, jina, tmp_path):
     folder = parity / "fixtures" / "pe-rank-mistral-jina"
     loaded = load_pe_base(folder, jina, str(parity / "fixtures" / "pe-ours" / "template.yaml"))
     loaded.model.layout = published_layout(loaded, jina, "rank")
@@ -120,7 +114,7 @@ def test_published_checkpoint_is_given_back_file_by_file(parity: Path, jina: Enc
     assert filecmp.cmpfiles(folder, tmp_path, names, shallow=False) == (names, [], [])
 
 
-def test_their_files_of_e2rank_are_read(parity: Path) -> None:
+def test_their_files_of_e2rank_are_read(parity):
     lists = read_lists(parity / "e2_train.jsonl")
     best = [
         max(item.passages, key=lambda p, item=item: item.relevance[item.passages.index(p)]).doc_id for item in lists

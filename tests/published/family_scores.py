@@ -4,8 +4,6 @@ usage: family_scores.py NAME …, with the harness on PYTHONPATH. Prints a line 
 difference of each list, or why the folder is refused. It is a process of its own, as the harness turns off warnings.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from importlib import import_module

@@ -1,7 +1,5 @@
 """Small folders in the layouts of published rerankers, given as a path alone, score as each model's own code does."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -52,7 +50,7 @@ REFUSED = {
 @pytest.mark.shared
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_folder_alone_is_served_as_its_model_means_it(shared: Path, tmp_path: Path) -> None:
+def test_folder_alone_is_served_as_its_model_means_it(shared, tmp_path):
     harness = shared.parent / "tools" / "families"
     paths = {"PROJECT": str(ROOT), "PYTHONPATH": f"{ROOT}:{harness}", "CHECKPOINTS": str(tmp_path)}
     command = [sys.executable, str(Path(__file__).with_name("family_scores.py")), *SERVED, *READ, *REFUSED]

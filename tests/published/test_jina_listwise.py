@@ -1,7 +1,5 @@
 """jina-reranker-v3 with its publisher's words: the profile's hashes find them, and scores are the published ones."""
 
-from __future__ import annotations
-
 import ast
 import os
 import subprocess
@@ -42,7 +40,7 @@ def strings_of(source: Path) -> list[str]:
 @pytest.mark.shared
 @pytest.mark.slow
 @torch.inference_mode()
-def test_words_beside_the_weights_give_the_published_scores(shared: Path, tmp_path: Path) -> None:
+def test_words_beside_the_weights_give_the_published_scores(shared, tmp_path):
     tools = shared.parent / "tools" / "families"
     build = f"import sys; sys.path.insert(0, {str(tools)!r}); from build import jina_v3; jina_v3()"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "CHECKPOINTS": str(tmp_path)}

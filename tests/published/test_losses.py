@@ -1,7 +1,5 @@
 """Losses as published: PE-Rank's divergence by its formula, which torch only differentiates, and FIRST's weights."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -11,7 +9,7 @@ from rerank_training.first.objective import joint_rank_weight
 from rerank_training.trainer.losses import stepwise_kl
 
 
-def test_divergence_of_pe_rank_is_the_sum_over_the_ranks_and_trains_the_teacher_too() -> None:
+def test_divergence_of_pe_rank_is_the_sum_over_the_ranks_and_trains_the_teacher_too():
     draw = torch.Generator().manual_seed(0)
     sizes, orders = (4, 20), [torch.randperm(n, generator=draw).tolist() for n in (4, 20)]
     scores, teacher = (torch.randn(2, 20, 20, generator=draw, dtype=torch.float64).requires_grad_() for _ in range(2))
@@ -34,7 +32,7 @@ def test_divergence_of_pe_rank_is_the_sum_over_the_ranks_and_trains_the_teacher_
 @pytest.mark.parametrize(
     ("loss", "weight"), [("weighted-ranknet", 10.0), ("lambdarank-first", 1.0), ("listnet-first", 0.1)]
 )
-def test_weights_next_to_the_language_model_equal_first(loss: str, weight: float) -> None:
+def test_weights_next_to_the_language_model_equal_first(loss, weight):
     arguments = FirstArguments(lists="lists.jsonl", base="base", rank_loss=loss)
     assert joint_rank_weight(arguments) == weight
     assert joint_rank_weight(replace(arguments, rank_weight=2.5)) == 2.5

@@ -1,7 +1,5 @@
 """Prompts by the templates of the package `rank-llm`: token for token what its code writes, over DL 2019."""
 
-from __future__ import annotations
-
 import importlib
 import shutil
 import sys
@@ -94,9 +92,7 @@ class Package:
     ("profile", "tokenizer"),
     [("rank-zephyr", "zephyr"), ("first-mistral", "instruct"), ("rank-gpt", "zephyr"), ("rank-gpt-apeer", "zephyr")],
 )
-def test_prompts_over_dl_2019_equal_the_package(
-    folder: Path, shared: Path, tmp_path: Path, profile: str, tokenizer: str
-) -> None:
+def test_prompts_over_dl_2019_equal_the_package(folder, shared, tmp_path, profile, tokenizer):
     facts, tokens = load_profile(profile), tokenizer_of(folder, tokenizer, tmp_path)
     names = list("ABCDEFGHIJKLMNOPQRST") if facts.identifiers == "letters" else [str(n) for n in range(1, 21)]
     template = load_template(str(facts.template)).with_style(PromptStyle(**facts.prompt))  # type: ignore[arg-type]

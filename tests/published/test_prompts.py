@@ -1,7 +1,5 @@
 """Prompts of RankLLM's form: token for token what its formula gives, once the profile of the model is used."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -86,7 +84,7 @@ def renderer_and_names(
 @pytest.mark.parametrize(
     ("profile", "chat"), [("rank-zephyr", "zephyr"), ("first-zephyr", "zephyr"), ("first-mistral", "instruct")]
 )
-def test_prompts_over_difficult_texts(tmp_path: Path, profile: str, chat: str) -> None:
+def test_prompts_over_difficult_texts(tmp_path, profile, chat):
     tokenizer = metaspace(chat)  # type: ignore[arg-type]
     renderer, names = renderer_and_names(profile, tmp_path, tokenizer)
     for titles in (TITLES, [""] * 4):
@@ -117,7 +115,7 @@ def formula(checkpoint: Path, prompt: list[int]) -> list[float]:
     return logits[[vocabulary[name] for name in NAMES]].log_softmax(0).tolist()
 
 
-def test_scores_belong_to_the_bare_letters(checkpoint: Path, encoder: Encoder) -> None:
+def test_scores_belong_to_the_bare_letters(checkpoint, encoder):
     ranker = served(checkpoint, encoder)
     prepared = ranker.prepare(WINDOW.query, WINDOW.passages)
     window = Window(prepared.query, prepared.passages)

@@ -1,7 +1,5 @@
 """Run files as trec_eval reads them: its order of the documents is the one that was measured."""
 
-from __future__ import annotations
-
 import math
 import random
 from pathlib import Path
@@ -52,9 +50,7 @@ def reciprocal_ranks(path: Path, relevant: list[str]) -> list[float]:
 
 @settings(max_examples=60, deadline=None)
 @given(scores=descending_scores(), seed=st.integers(0, 2**32))
-def test_trec_eval_finds_every_document_at_the_rank_that_was_written(
-    scores: list[float], seed: int, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_trec_eval_finds_every_document_at_the_rank_that_was_written(scores, seed, tmp_path_factory):
     draw = random.Random(seed)
     doc_ids = [f"d{number}" for number in draw.sample(range(10_000), len(scores))]
     path = tmp_path_factory.mktemp("run") / "run.trec"

@@ -1,7 +1,5 @@
 """Damaged folders of every kind of model: each is refused with CheckpointError or ConfigError, and soon."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -148,15 +146,13 @@ def load(kind: str, folder: Path, encoder: Encoder, sparse_encoder: SparseEncode
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_whole_folder_loads(folders: Path, encoder: Encoder, sparse_encoder: SparseEncoder, kind: str) -> None:
+def test_whole_folder_loads(folders, encoder, sparse_encoder, kind):
     load(kind, folders / kind, encoder, sparse_encoder)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_damaged_folder_is_refused_with_its_name(
-    folders: Path, encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path: Path, kind: str
-) -> None:
+def test_damaged_folder_is_refused_with_its_name(folders, encoder, sparse_encoder, tmp_path, kind):
     damages = dict(KINDS[kind][0]())
     assert len(damages) > 30
     outcomes: dict[str, str] = {}
@@ -182,9 +178,7 @@ def test_damaged_folder_is_refused_with_its_name(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_setting_of_another_type_is_refused_or_without_effect(
-    folders: Path, encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path: Path, kind: str
-) -> None:
+def test_setting_of_another_type_is_refused_or_without_effect(folders, encoder, sparse_encoder, tmp_path, kind):
     file = "adapter_config.json" if kind == "adapter" else "config.json"
     other: dict[type, object] = {int: "x", float: "x", str: 5, bool: [], list: 5, dict: ["x"], type(None): ["x"]}
     settings = json.loads((folders / kind / file).read_text()) | {"auto_map": {}, "id2label": {}, "num_labels": 1}
@@ -209,9 +203,7 @@ def models_with_a_damaged_one(folders: Path, tmp_path: Path) -> tuple[ModelConfi
 
 
 @pytest.mark.parametrize("default", ["whole", "damaged"])
-async def test_service_is_ready_unless_its_default_model_is_damaged(
-    folders: Path, encoder: Encoder, tmp_path: Path, default: str
-) -> None:
+async def test_service_is_ready_unless_its_default_model_is_damaged(folders, encoder, tmp_path, default):
     models = sorted(models_with_a_damaged_one(folders, tmp_path), key=lambda model: model.name != default)
     registry = load_models(models, ModelLoader(encoder, "cpu"))
     statuses = health_statuses(registry.describe())

@@ -1,7 +1,5 @@
 """Profiles of published models: every one is a valid configuration, and its facts reach the model."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import json
@@ -15,7 +13,6 @@ from rerank import profiles
 from rerank.config import FirstModel, GenerationModel, ModelConfig, load_config
 from rerank.config.named import named_model
 from rerank.errors import ConfigError
-from rerank.models.encoder import Encoder
 from rerank.prompting import published as published_templates
 from rerank.prompting.style import Guard
 from rerank.prompting.templates import load_template
@@ -31,14 +28,14 @@ pytest.importorskip("ftfy")
 
 
 @pytest.mark.parametrize("name", profiles.names())
-def test_profile_is_a_valid_configuration(name: str, tmp_path: Path) -> None:
+def test_profile_is_a_valid_configuration(name, tmp_path):
     model = load_config(None, [named_model(f"it={name}:{tmp_path}")]).models[0]
     profile = profiles.load_profile(name)
     assert (model.profile, model.ranker) == (name, profile.ranker)  # type: ignore[union-attr]
     assert all(0 < figure < 1 for figure in (profile.figures.ndcg_10 if profile.figures else {}).values())
 
 
-def test_settings_of_the_profile_are_defaults() -> None:
+def test_settings_of_the_profile_are_defaults():
     settings = {"name": "it", "ranker": "first", "profile": "first-mistral", "path": "x", "window_size": 10}
     model = TypeAdapter(ModelConfig).validate_python(settings)
     assert (model.window_size, model.identifiers) == (10, "letters")
@@ -51,7 +48,7 @@ def test_settings_of_the_profile_are_defaults() -> None:
         ({"ranker": "first", "profile": "nothing"}, "no profile 'nothing'; the profiles are .*, e2rank, first-mistral"),
     ],
 )
-def test_profile_that_does_not_fit_is_refused(settings: dict[str, object], message: str) -> None:
+def test_profile_that_does_not_fit_is_refused(settings, message):
     with pytest.raises(ConfigError, match=message):
         load_config(None, [{"name": "it", "path": "x"} | settings])
 
@@ -61,7 +58,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_causal_lm(tmp_path_factory.mktemp("published") / "first", "qwen3", byte_level())
 
 
-def test_served_model_has_the_style_of_its_profile_and_warns_of_our_prompt(published: Path, encoder: Encoder) -> None:
+def test_served_model_has_the_style_of_its_profile_and_warns_of_our_prompt(published, encoder):
     config = load_config(None, [named_model(f"it=first-qwen3:{published}") | {"template": "first"}])
     registry = load_models(config.models[:1], ModelLoader(encoder, "cpu"))
     ranker = registry.rankers["it"]
@@ -76,7 +73,7 @@ def test_served_model_has_the_style_of_its_profile_and_warns_of_our_prompt(publi
     assert described.info.prompt.startswith("prompt_tokens 4096, shorten words, max_words 300, repair passages")
 
 
-def test_template_in_the_folder_is_the_publishers(published: Path, encoder: Encoder, tmp_path: Path) -> None:
+def test_template_in_the_folder_is_the_publishers(published, encoder, tmp_path):
     folder = tmp_path / "with-template"
     folder.symlink_to(published)
     template = published / "template.yaml"
@@ -89,7 +86,7 @@ def test_template_in_the_folder_is_the_publishers(published: Path, encoder: Enco
         template.unlink()
 
 
-def test_prompt_of_the_program_that_reads_the_template_is_taken(tmp_path: Path) -> None:
+def test_prompt_of_the_program_that_reads_the_template_is_taken(tmp_path):
     """FIRST's own code reads its own prompt with other limits than RankLLM reads RankLLM's prompt."""
     (tmp_path / "template.yaml").write_text("{}", encoding="utf-8")
     own = load_config(None, [named_model(f"it=first-zephyr:{tmp_path}")]).models[0]
@@ -101,7 +98,7 @@ def test_prompt_of_the_program_that_reads_the_template_is_taken(tmp_path: Path) 
     assert own.prompt.guards == rank_llms.prompt.guards == (Guard.MARKUP,)
 
 
-def test_line_end_that_a_template_lost_is_a_warning(encoder: Encoder, tmp_path: Path) -> None:
+def test_line_end_that_a_template_lost_is_a_warning(encoder, tmp_path):
     """YAML's | keeps one line end: FIRST's empty line after the query was lost, which moved 4 of 20 places."""
     folder = write_causal_lm(tmp_path / "first", "mistral", byte_level())
 
@@ -124,12 +121,12 @@ def test_line_end_that_a_template_lost_is_a_warning(encoder: Encoder, tmp_path: 
         ("insert_rank", "scores.*use rank-llm:rank_zephyr"),
     ],
 )
-def test_template_of_another_form_names_the_one_to_use(template: str, way_out: str) -> None:
+def test_template_of_another_form_names_the_one_to_use(template, way_out):
     with pytest.raises(ConfigError, match=way_out):
         load_template(f"rank-llm:{template}")
 
 
-def test_settings_replace_keys_of_the_profiles_prompt_one_by_one() -> None:
+def test_settings_replace_keys_of_the_profiles_prompt_one_by_one():
     (model, *_) = load_config(
         None, [named_model("it=rank-zephyr:x") | {"prompt": {"guards": [], "max_words": 200}}]
     ).models
@@ -149,12 +146,12 @@ def test_settings_replace_keys_of_the_profiles_prompt_one_by_one() -> None:
         ("first", {"shorten": "words"}, "begins with max_words"),
     ],
 )
-def test_key_without_an_effect_is_refused(ranker: str, prompt: dict[str, object], message: str) -> None:
+def test_key_without_an_effect_is_refused(ranker, prompt, message):
     with pytest.raises(ConfigError, match=message):
         load_config(None, [{"name": "it", "path": "x", "ranker": ranker, "prompt": prompt}])
 
 
-def test_exact_order_and_reasoning_exclude_one_another() -> None:
+def test_exact_order_and_reasoning_exclude_one_another():
     model = {
         "name": "it",
         "path": "x",
@@ -177,7 +174,7 @@ def write_package(folder: Path, **templates: str) -> None:
         (inside / f"{name}_template.yaml").write_text(text, encoding="utf-8")
 
 
-def test_template_of_the_package_is_read_without_its_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_template_of_the_package_is_read_without_its_code(tmp_path, monkeypatch):
     text = "{prefix: '{query}', body: '[{rank}] {candidate} ', suffix: 'order {num}'}"
     write_package(tmp_path, rank_zephyr=text)
     (tmp_path / "rank_llm" / "__init__.py").write_text("raise AssertionError", encoding="utf-8")
@@ -187,9 +184,7 @@ def test_template_of_the_package_is_read_without_its_code(tmp_path: Path, monkey
     assert load_template("rank-llm:rank_zephyr").sha256 == sha256
 
 
-def test_template_of_another_release_is_refused_with_both_hashes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_template_of_another_release_is_refused_with_both_hashes(tmp_path, monkeypatch):
     write_package(tmp_path, rank_zephyr="{}")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match=r"rank-llm 9\.9 has the SHA-256 44136fa.*0\.25\.7 has 30558fd"):
@@ -197,9 +192,7 @@ def test_template_of_another_release_is_refused_with_both_hashes(
 
 
 @pytest.mark.skipif(importlib.util.find_spec("rank_llm") is not None, reason="the package is installed")
-def test_missing_package_and_template_are_named(
-    published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_package_and_template_are_named(published, tmp_path, monkeypatch):
     (model, *_) = load_config(None, [named_model(f"it=first-qwen3:{published}")]).models
     with pytest.raises(ConfigError, match=r"model it: .*not installed here.*pip install --no-deps rank-llm==0\.25\.7"):
         check_model_files(model)

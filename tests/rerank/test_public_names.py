@@ -24,12 +24,12 @@ def names_for_type_checkers() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", rerank.__all__)
-def test_every_public_name_can_be_imported(name: str) -> None:
+def test_every_public_name_can_be_imported(name):
     assert getattr(rerank, name) is not None
     assert name in dir(rerank)
 
 
-def test_public_names_are_the_same_for_type_checkers() -> None:
+def test_public_names_are_the_same_for_type_checkers():
     expected = {name: module for module, names in rerank._EXPORTS.items() for name in names}
     assert names_for_type_checkers() == expected
     assert set(rerank.__all__) == {*expected, "__version__"}
@@ -47,7 +47,7 @@ def test_public_names_are_the_same_for_type_checkers() -> None:
         ("from rerank_eval.commands import eval_beir; eval_beir()", "--help", "NAME=RANKER:PATH"),
     ],
 )
-def test_names_and_help_import_no_heavy_package(code: str, arguments: str, output: str) -> None:
+def test_names_and_help_import_no_heavy_package(code, arguments, output):
     program = f"import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); {code}"
     command = [sys.executable, "-c", program, *arguments.split()]
     wide = os.environ | {"COLUMNS": "80"}

@@ -1,7 +1,5 @@
 """Shared data types: permutations, comparison, strategy names and the check of rankings."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest
@@ -23,7 +21,7 @@ from tests.fakes import numbered_passages
 
 
 @given(st.lists(st.sampled_from([-1e300, -1.0, -0.0, 0.0, 5e-324, 1.0, 1e300])))
-def test_permutation_is_best_first_and_equal_scores_keep_their_order(scores: list[float]) -> None:
+def test_permutation_is_best_first_and_equal_scores_keep_their_order(scores):
     permutation = WindowRanking(tuple(scores)).permutation
     assert sorted(permutation) == list(range(len(scores)))
     for above, below in pairwise(permutation):
@@ -31,7 +29,7 @@ def test_permutation_is_best_first_and_equal_scores_keep_their_order(scores: lis
 
 
 @pytest.mark.parametrize("scores", [(), (1.0,), (1.0, 2.0, 3.0)])
-def test_wrong_number_of_scores_raises_with_both_numbers(scores: tuple[float, ...]) -> None:
+def test_wrong_number_of_scores_raises_with_both_numbers(scores):
     window = Window(Query("q"), tuple(numbered_passages([1, 2])))
     with pytest.raises(RankerFailure, match=f"returned {len(scores)} scores for a window of 2 passages; this is a bug"):
         check_rankings([None, WindowRanking(scores)], [window, window], "float32")
@@ -49,7 +47,7 @@ def test_wrong_number_of_scores_raises_with_both_numbers(scores: tuple[float, ..
         ("", "Flea", "Flea "),
     ],
 )
-def test_title_comes_before_the_text_once(text: str, title: str, joined: str) -> None:
+def test_title_comes_before_the_text_once(text, title, joined):
     assert with_title(text, title) == joined
     assert with_title(joined, title) == joined
 
@@ -77,9 +75,7 @@ ALONE, AMONG = ScoreKind.POINTWISE, ScoreKind.WINDOW_LOG_PROB
         ([traced("first", ALONE, p0=9.0, p1=9.0), traced("ce", ALONE, p0=1.0), LAST], {0: 1.0}),
     ],
 )
-def test_scores_of_a_preranker_are_those_of_the_model_before_the_last_if_they_can_be_compared(
-    windows: list[WindowTrace], found: dict[int, float]
-) -> None:
+def test_scores_of_a_preranker_are_those_of_the_model_before_the_last_if_they_can_be_compared(windows, found):
     kind, scores = preranker_scores(windows)
     assert scores == found
     if found:

@@ -1,7 +1,5 @@
 """Arguments of the trainings as their commands parse them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import typer

@@ -1,7 +1,5 @@
 """Small training lists, and their windows as serving makes them."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Adapters: each weight has its place in the base, or the adapter is refused with the weight's name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +60,7 @@ def logits(model: Any) -> torch.Tensor:
         {"trainable_token_indices": [3, 5]},
     ],
 )
-def test_merged_adapter_computes_as_peft_does(bases: dict[int, Path], tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_merged_adapter_computes_as_peft_does(bases, tmp_path, settings):
     adapter = write_adapter(tmp_path / "adapter", bases[2], **settings)
     tensors_changed(WEIGHTS, lambda tensors: {name: tensor + 0.1 for name, tensor in tensors.items()})(adapter)
     base = AutoModelForCausalLM.from_pretrained(bases[2])
@@ -102,15 +100,7 @@ UNFIT: list[tuple[int, int, dict[str, Any], Damage | None, str]] = [
 
 
 @pytest.mark.parametrize(("trained", "served", "settings", "damage", "problem"), UNFIT)
-def test_adapter_is_never_served_with_part_of_its_weights(
-    bases: dict[int, Path],
-    tmp_path: Path,
-    trained: int,
-    served: int,
-    settings: dict[str, Any],
-    damage: Damage | None,
-    problem: str,
-) -> None:
+def test_adapter_is_never_served_with_part_of_its_weights(bases, tmp_path, trained, served, settings, damage, problem):
     adapter = write_adapter(tmp_path / "adapter", bases[trained], served_on=bases[served], **settings)
     if damage:
         damage(adapter)
@@ -119,9 +109,7 @@ def test_adapter_is_never_served_with_part_of_its_weights(
     assert str(adapter) in str(caught.value)
 
 
-def test_rankers_of_causal_lms_and_vectors_name_the_adapter(
-    bases: dict[int, Path], tmp_path: Path, encoder: Encoder
-) -> None:
+def test_rankers_of_causal_lms_and_vectors_name_the_adapter(bases, tmp_path, encoder):
     adapter = write_adapter(tmp_path / "adapter", bases[4], served_on=bases[2])
     generation = GenerationModel(name="m", ranker="generation", path=adapter)
     with pytest.raises(CheckpointError, match="has weights that its base has no place for"):
@@ -137,7 +125,7 @@ def adapt(model: Any, folder: Path, **settings: Any) -> Path:
 
 
 @pytest.mark.parametrize("settings", [{"task_type": "SEQ_CLS"}, {}, {"modules_to_save": ["classifier"]}])
-def test_adapter_of_a_cross_encoder_scores_as_the_library_does(tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_adapter_of_a_cross_encoder_scores_as_the_library_does(tmp_path, settings):
     base = write_cross_encoder(tmp_path / "base", "bert")
     adapter = adapt(CrossEncoder(str(base), device="cpu"), tmp_path / "adapter", **settings)
     pairs = [("fleas", "a flea lives a year"), ("fleas", "glaciers")]
@@ -162,9 +150,7 @@ def with_another_layer(tensors: Tensors) -> Tensors:
     ids=["more layers", "lost weights", "other task"],
 )
 @pytest.mark.parametrize("kind", ["cross-encoder", "encoder"])
-def test_unfit_adapter_of_an_encoder_or_cross_encoder_is_refused(
-    tmp_path: Path, encoder: Encoder, kind: str, damage: Damage, problem: str
-) -> None:
+def test_unfit_adapter_of_an_encoder_or_cross_encoder_is_refused(tmp_path, encoder, kind, damage, problem):
     if kind == "encoder":
         base = write_small_encoder(tmp_path / "base", encoder).folder
         adapter = adapt(SentenceTransformer(str(base), device="cpu"), tmp_path / "adapter")
@@ -176,7 +162,7 @@ def test_unfit_adapter_of_an_encoder_or_cross_encoder_is_refused(
         Encoder(str(adapter), "cpu") if kind == "encoder" else PairScorer(adapter, "cpu")
 
 
-def test_adapter_of_an_encoder_encodes_as_the_library_does(tmp_path: Path, encoder: Encoder) -> None:
+def test_adapter_of_an_encoder_encodes_as_the_library_does(tmp_path, encoder):
     base = write_small_encoder(tmp_path / "base", encoder).folder
     adapter = adapt(SentenceTransformer(str(base), device="cpu"), tmp_path / "adapter")
     texts = ["a flea lives a year", "glaciers flow"]

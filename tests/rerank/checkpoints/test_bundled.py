@@ -1,9 +1,5 @@
 """Bundled checkpoints: size, manifest and golden scores."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from rerank.checkpoints import bundled
@@ -11,7 +7,6 @@ from rerank.checkpoints.manifest import TEMPLATE_FILE, read_manifest
 from rerank.config import FirstModel
 from rerank.config.named import BUNDLED
 from rerank.errors import SelfTestFailed
-from rerank.models.encoder import Encoder
 from rerank.prompting.templates import load_template
 from rerank.rankers.first import first_settings
 from rerank.rankers.self_test import CPU_TOLERANCE, check, tolerance
@@ -22,16 +17,14 @@ GOLDEN_FOLDERS = {"first": bundled.FIRST, "pe-rank": bundled.PE_RANK}
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_manifest_has_valid_hashes_and_no_absolute_paths(folder: Path) -> None:
+def test_manifest_has_valid_hashes_and_no_absolute_paths(folder):
     manifest = read_manifest(folder)  # raises if a hash differs
     assert manifest is not None
     assert not [word for word in manifest.command.split() if word.startswith("/")]
     assert manifest.data
 
 
-def test_folder_of_the_working_directory_does_not_replace_the_base_of_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_of_the_working_directory_does_not_replace_the_base_of_first(tmp_path, monkeypatch):
     (tmp_path / bundled.SMOLLM2).mkdir()
     monkeypatch.chdir(tmp_path)
     found = first_settings(FirstModel(name="first", ranker="first", path=bundled.FIRST))  # raises if it hashes it
@@ -39,9 +32,7 @@ def test_folder_of_the_working_directory_does_not_replace_the_base_of_first(
 
 
 @pytest.mark.parametrize("model", map(BUNDLED.__getitem__, GOLDEN_FOLDERS), ids=lambda model: model.name)
-def test_bundled_checkpoint_has_its_golden_scores_and_a_damaged_weight_is_noticed(
-    encoder: Encoder, model: FirstModel, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_bundled_checkpoint_has_its_golden_scores_and_a_damaged_weight_is_noticed(encoder, model, caplog):
     """One number of one layer, as a broken disk or another version of the base would change it."""
     model = model.model_copy(update={"precision": "float32"})
     with caplog.at_level("INFO"):
@@ -56,7 +47,7 @@ def test_bundled_checkpoint_has_its_golden_scores_and_a_damaged_weight_is_notice
         check(ranker, *compared)
 
 
-def test_first_passes_its_self_test_in_bfloat16() -> None:
+def test_first_passes_its_self_test_in_bfloat16():
     model = FirstModel(name="first", ranker="first", precision="bfloat16")
     ranker = load_first(model, "cpu")
     assert (ranker.info.precision, ranker.info.supports_batching) == ("bfloat16", True)

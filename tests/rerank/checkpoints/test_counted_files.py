@@ -1,7 +1,5 @@
 """Files of a folder are counted before a library makes objects of them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,7 @@ def changed(path: Path, **parts: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | parts))
 
 
-def test_tokenizer_may_have_any_vocabulary_and_few_other_values(tokenizer: Path) -> None:
+def test_tokenizer_may_have_any_vocabulary_and_few_other_values(tokenizer):
     vocabulary = {"type": "BPE", "vocab": {f"t{n}": n for n in range(50_000)}, "merges": []}
     changed(tokenizer, model=vocabulary)
     check_counts(tokenizer)
@@ -33,13 +31,13 @@ def test_tokenizer_may_have_any_vocabulary_and_few_other_values(tokenizer: Path)
         check_counts(tokenizer)
 
 
-def test_padding_is_bounded(tokenizer: Path) -> None:
+def test_padding_is_bounded(tokenizer):
     changed(tokenizer, padding={"strategy": {"Fixed": 10**12}, "pad_id": 0})
     with pytest.raises(CheckpointError, match=r"has texts padded to 1,000,000,000,000 tokens, .* at most 1,000,000"):
         check_counts(tokenizer)
 
 
-def test_tokenizer_of_millions_of_values_is_not_parsed(tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokenizer_of_millions_of_values_is_not_parsed(tokenizer, monkeypatch):
     changed(tokenizer, model={"vocab": [[]] * 100})
     monkeypatch.setattr(counted_files, "_MAX_TOKENIZER_VALUES", 99)
     monkeypatch.setattr(json, "loads", None)
@@ -48,19 +46,19 @@ def test_tokenizer_of_millions_of_values_is_not_parsed(tokenizer: Path, monkeypa
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[5]", b"[" * 100_000, b"\xff"])
-def test_file_that_is_no_tokenizer_is_left_to_the_library(tokenizer: Path, content: bytes) -> None:
+def test_file_that_is_no_tokenizer_is_left_to_the_library(tokenizer, content):
     tokenizer.write_bytes(content)
     check_counts(tokenizer)
 
 
 @pytest.mark.parametrize("size", [0, 10**6, 2**63])
-def test_header_that_is_longer_than_its_file_is_left_to_the_library(tmp_path: Path, size: int) -> None:
+def test_header_that_is_longer_than_its_file_is_left_to_the_library(tmp_path, size):
     path = tmp_path / "model.safetensors"
     path.write_bytes(size.to_bytes(8, "little") + b"{}")
     check_counts(path)
 
 
-def test_long_header_and_many_tensors_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_header_and_many_tensors_are_refused(tmp_path, monkeypatch):
     path = tmp_path / "model.safetensors"
     header = json.dumps({f"t{n}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for n in range(30)}).encode()
     path.write_bytes(len(header).to_bytes(8, "little") + header)

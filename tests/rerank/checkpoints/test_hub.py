@@ -1,7 +1,5 @@
 """Models by their names on the hub: what is downloaded, compared and kept, and what is said if that fails."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil
@@ -71,13 +69,13 @@ def names_in(folder: Path) -> set[str]:
     return found - {module._NOTE}
 
 
-def test_card_is_downloaded_if_the_profile_has_words_of_its_publisher(hub: HubServer) -> None:
+def test_card_is_downloaded_if_the_profile_has_words_of_its_publisher(hub):
     name = "BAAI/bge-reranker-v2-gemma"
     hub.models[name] = hub.models[NAME]
     assert names_in(download(name, weights=False)) == NEEDED.keys() - {"model.safetensors"} | {"README.md"}
 
 
-def test_files_of_the_model_are_downloaded_and_no_code(hub: HubServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_files_of_the_model_are_downloaded_and_no_code(hub, caplog):
     with caplog.at_level(logging.INFO):
         folder = download(NAME)
     assert names_in(folder) == NEEDED.keys() == hub.downloaded
@@ -89,7 +87,7 @@ def test_files_of_the_model_are_downloaded_and_no_code(hub: HubServer, caplog: p
     assert model_id(folder) == NAME
 
 
-def test_modules_are_downloaded_from_their_folders(hub: HubServer) -> None:
+def test_modules_are_downloaded_from_their_folders(hub):
     modules = [{"path": "", "type": "sentence_transformers.models.Transformer"}]
     modules += [{"path": "2_Dense", "type": "sentence_transformers.models.Dense"}]
     files = {"modules.json": json.dumps(modules), "2_Dense/config.json": "{}", "2_Dense/pytorch_model.bin": "dense"}
@@ -97,12 +95,12 @@ def test_modules_are_downloaded_from_their_folders(hub: HubServer) -> None:
     assert names_in(download(NAME)) == NEEDED.keys() | files.keys()
 
 
-def test_weights_of_torch_are_downloaded_where_there_are_no_others(hub: HubServer) -> None:
+def test_weights_of_torch_are_downloaded_where_there_are_no_others(hub):
     (hub.models[NAME] / "model.safetensors").unlink()
     assert names_in(download(NAME)) == NEEDED.keys() - {"model.safetensors"} | {"pytorch_model.bin"}
 
 
-def test_refused_settings_keep_the_weights_from_being_downloaded(hub: HubServer) -> None:
+def test_refused_settings_keep_the_weights_from_being_downloaded(hub):
     write(hub.models[NAME], {"modules.json": '[{"path": "", "type": "os.system"}]'})
     with pytest.raises(CheckpointError, match="needs code from its publisher"):
         download(NAME)
@@ -120,7 +118,7 @@ def test_refused_settings_keep_the_weights_from_being_downloaded(hub: HubServer)
         (["config.json", "onnx/model.onnx"], r"no weights in \*\.safetensors or .*only \.json, \.onnx"),
     ],
 )
-def test_repository_without_a_model_is_refused(hub: HubServer, left: list[str], message: str) -> None:
+def test_repository_without_a_model_is_refused(hub, left, message):
     for file in files_of(hub.models[NAME]):
         if file.relative_to(hub.models[NAME]).as_posix() not in left:
             file.unlink()
@@ -128,13 +126,11 @@ def test_repository_without_a_model_is_refused(hub: HubServer, left: list[str], 
         download(NAME)
 
 
-def test_name_without_weights_has_settings_alone(hub: HubServer) -> None:
+def test_name_without_weights_has_settings_alone(hub):
     assert names_in(download(NAME, weights=False)) == NEEDED.keys() - {"model.safetensors"}
 
 
-def test_cached_model_is_used_offline(
-    hub: HubServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_cached_model_is_used_offline(hub, monkeypatch, caplog):
     folder = download(NAME)
     hub.asked.clear()
     go_offline(monkeypatch)
@@ -144,7 +140,7 @@ def test_cached_model_is_used_offline(
     assert "from the cache, as the hub cannot be asked (HF_HUB_OFFLINE is set)" in " ".join(caplog.messages)
 
 
-def test_cached_model_is_used_while_the_hub_does_not_answer(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_model_is_used_while_the_hub_does_not_answer(hub, monkeypatch):
     folder = download(NAME)
     module._ask.cache_clear()
     del hub.models[NAME]
@@ -153,7 +149,7 @@ def test_cached_model_is_used_while_the_hub_does_not_answer(hub: HubServer, monk
     assert download(NAME) == folder
 
 
-def test_whole_commit_is_not_asked_for_again(hub: HubServer) -> None:
+def test_whole_commit_is_not_asked_for_again(hub):
     pinned = f"{NAME}@{hub.commit(NAME)}"
     folder = download(pinned)
     module._ask.cache_clear()
@@ -162,7 +158,7 @@ def test_whole_commit_is_not_asked_for_again(hub: HubServer) -> None:
     assert hub.asked == []
 
 
-def test_new_commit_is_downloaded_next_to_the_old_one(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_commit_is_downloaded_next_to_the_old_one(hub, monkeypatch):
     old, commit = download(NAME), hub.commit(NAME)
     write(hub.models[NAME], {"model.safetensors": "new weights"})
     module._ask.cache_clear()
@@ -176,7 +172,7 @@ def test_new_commit_is_downloaded_next_to_the_old_one(hub: HubServer, monkeypatc
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
-def test_file_with_another_hash_is_refused_and_downloaded_again(hub: HubServer, file: str) -> None:
+def test_file_with_another_hash_is_refused_and_downloaded_again(hub, file):
     hub.broken.add(file)
     with pytest.raises(ConfigError, match=rf"{file} has the hash [0-9a-f, ]+, and the hub says [0-9a-f]+; it was remo"):
         download(NAME)
@@ -185,7 +181,7 @@ def test_file_with_another_hash_is_refused_and_downloaded_again(hub: HubServer, 
     assert (download(NAME) / file).read_text() == NEEDED[file]
 
 
-def test_file_that_a_power_loss_cut_is_downloaded_again(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_that_a_power_loss_cut_is_downloaded_again(hub, monkeypatch):
     folder = download(NAME)
     (folder / "model.safetensors").resolve().write_text("wei")
     assert (download(NAME) / "model.safetensors").read_text() == "weights"
@@ -195,9 +191,7 @@ def test_file_that_a_power_loss_cut_is_downloaded_again(hub: HubServer, monkeypa
         download(NAME)
 
 
-def test_connection_that_ends_is_named_and_the_next_call_goes_on(
-    hub: HubServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_connection_that_ends_is_named_and_the_next_call_goes_on(hub, monkeypatch):
     monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda _: None)  # between its repetitions
     hub.cut.add("model.safetensors")
     with pytest.raises(ConfigError, match=r"^the download of org/model stopped \(.*the files that are missing"):
@@ -209,9 +203,7 @@ def test_connection_that_ends_is_named_and_the_next_call_goes_on(
     assert hub.downloaded == {"model.safetensors"}
 
 
-def test_killed_download_goes_on_with_the_files_that_are_missing(
-    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_download_goes_on_with_the_files_that_are_missing(hub, tmp_path, monkeypatch):
     """Another process is killed between the settings and the weights, and leaves a part of a file."""
     program = (
         "import os, signal, sys\n"
@@ -239,7 +231,7 @@ def test_killed_download_goes_on_with_the_files_that_are_missing(
     assert not list(blobs.glob("*.incomplete"))
 
 
-def test_file_that_another_process_is_writing_stays(hub: HubServer) -> None:
+def test_file_that_another_process_is_writing_stays(hub):
     writing = module._store(module._cache_folder(), NAME) / "blobs" / "abc.incomplete"
     writing.parent.mkdir(parents=True)
     writing.touch()
@@ -248,7 +240,7 @@ def test_file_that_another_process_is_writing_stays(hub: HubServer) -> None:
     assert time.time() - writing.stat().st_mtime < module._ABANDONED_S
 
 
-def test_model_that_another_program_downloaded_is_compared(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_that_another_program_downloaded_is_compared(hub, monkeypatch):
     from huggingface_hub import snapshot_download
 
     folder = Path(snapshot_download(NAME))
@@ -260,7 +252,7 @@ def test_model_that_another_program_downloaded_is_compared(hub: HubServer, monke
         download(NAME)
 
 
-def test_full_disk_is_named_before_the_download(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_named_before_the_download(hub, monkeypatch):
     usage = shutil.disk_usage("/")._replace(free=5)
     monkeypatch.setattr("rerank.checkpoints.hub.shutil.disk_usage", lambda _: usage)
     with pytest.raises(
@@ -270,7 +262,7 @@ def test_full_disk_is_named_before_the_download(hub: HubServer, monkeypatch: pyt
     assert hub.downloaded == set()
 
 
-def test_mistyped_gated_and_private_names_get_one_line_with_the_way_out(hub: HubServer) -> None:
+def test_mistyped_gated_and_private_names_get_one_line_with_the_way_out(hub):
     hub.models["org/gated"] = hub.models[NAME]
     hub.gated.add("org/gated")
     for name, message in [
@@ -284,7 +276,7 @@ def test_mistyped_gated_and_private_names_get_one_line_with_the_way_out(hub: Hub
         assert "\n" not in str(caught.value)
 
 
-def test_hub_that_cannot_be_asked_is_named_with_the_reason(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_that_cannot_be_asked_is_named_with_the_reason(hub, monkeypatch):
     go_offline(monkeypatch)
     with pytest.raises(
         ConfigError, match=r"no folder org/model, and .*of this name \(HF_HUB_OFFLINE is set\); give the"
@@ -293,7 +285,7 @@ def test_hub_that_cannot_be_asked_is_named_with_the_reason(hub: HubServer, monke
     assert hub.asked == []
 
 
-def test_path_is_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_is_no_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = ["org/model", "org/model@main", "org/model@refs/pr/1", "O.r-g/mod_el.v2"]
     assert [name for name in names if not is_hub_name(name)] == []

@@ -1,7 +1,5 @@
 """A publisher's prompt from a repository: parsed and never run, compared with its hash, kept beside the model."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,27 +56,27 @@ def github(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
         yield server
 
 
-def test_literals_become_a_template(github: HubServer, tmp_path: Path) -> None:
+def test_literals_become_a_template(github, tmp_path):
     bring_prompt(PROMPT, tmp_path, "org/model")
     assert yaml.safe_load((tmp_path / "template.yaml").read_text()) == EXPECTED
     assert load_template(str(tmp_path / "template.yaml"), VECTOR_FIELDS).sha256 == PROMPT.sha256
 
 
-def test_prompt_beside_the_model_is_kept_and_not_asked_for(github: HubServer, tmp_path: Path) -> None:
+def test_prompt_beside_the_model_is_kept_and_not_asked_for(github, tmp_path):
     (tmp_path / "template.yaml").write_text("mine")
     bring_prompt(PROMPT, tmp_path, "org/model")
     assert (tmp_path / "template.yaml").read_text() == "mine"
     assert github.asked == []
 
 
-def test_words_of_the_repository_are_asked_for_once(github: HubServer, tmp_path: Path) -> None:
+def test_words_of_the_repository_are_asked_for_once(github, tmp_path):
     assert read_words(PROMPT, tmp_path) == EXPECTED
     assert read_words(PROMPT, tmp_path) == EXPECTED
     assert github.asked == [f"/owner/repository/{FILE}"]
 
 
 @pytest.mark.parametrize("file", ["README.md", "modeling.py"])
-def test_words_in_the_folder_of_the_model_need_no_network(github: HubServer, tmp_path: Path, file: str) -> None:
+def test_words_in_the_folder_of_the_model_need_no_network(github, tmp_path, file):
     """In the model's card, some blocks are no Python, and one is part of a list."""
     block = "".join(f"    {line}\r\n" for line in SOURCE.decode().splitlines())
     card = f"# Use\n```python\n>>> it works\n```\n- so:\n\n    ```python\n{block}    ```\n```bash\nls\n```\n"
@@ -88,7 +86,7 @@ def test_words_in_the_folder_of_the_model_need_no_network(github: HubServer, tmp
     assert [path.name for path in tmp_path.iterdir()] == [file]
 
 
-def test_words_that_a_user_wrote_are_those_of_the_publisher(github: HubServer, tmp_path: Path) -> None:
+def test_words_that_a_user_wrote_are_those_of_the_publisher(github, tmp_path):
     kept = tmp_path / "template.yaml"
     kept.write_text(yaml.safe_dump(dict(reversed(EXPECTED.items()))))
     assert list(read_words(PROMPT, tmp_path).items()) == list(EXPECTED.items())
@@ -102,9 +100,7 @@ def test_words_that_a_user_wrote_are_those_of_the_publisher(github: HubServer, t
     assert github.asked == []
 
 
-def test_words_that_cannot_be_kept_are_used(
-    github: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_words_that_cannot_be_kept_are_used(github, tmp_path, monkeypatch, caplog):
     def fail(words: object, path: Path) -> None:
         raise PermissionError(f"read-only: {path}")
 
@@ -124,18 +120,14 @@ def test_words_that_cannot_be_kept_are_used(
         (b"#" * 600_000, "cannot be read .* has more than 524,288 bytes"),
     ],
 )
-def test_other_words_are_refused_and_leave_nothing(
-    github: HubServer, tmp_path: Path, source: bytes, message: str
-) -> None:
+def test_other_words_are_refused_and_leave_nothing(github, tmp_path, source, message):
     github.raw[f"/owner/repository/{FILE}"] = source
     with pytest.raises(ConfigError, match=f"the prompt of org/model .*{message}"):
         bring_prompt(PROMPT, tmp_path, "org/model")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_prompt_that_cannot_be_read_names_file_commit_and_folder(
-    github: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prompt_that_cannot_be_read_names_file_commit_and_folder(github, tmp_path, monkeypatch):
     github.raw.clear()
     with pytest.raises(ConfigError, match="HTTP Error 404"):
         bring_prompt(PROMPT, tmp_path, "org/model")
@@ -147,7 +139,7 @@ def test_prompt_that_cannot_be_read_names_file_commit_and_folder(
     assert github.asked == []
 
 
-def test_profiles_pin_whole_commits_and_hashes() -> None:
+def test_profiles_pin_whole_commits_and_hashes():
     pinned = [prompt for name in names() if (prompt := load_profile(name).publisher_prompt)]
     assert len(pinned) >= 2
     for prompt in pinned:

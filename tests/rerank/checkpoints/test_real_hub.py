@@ -1,7 +1,5 @@
 """Published layouts by their names, from a hub on this machine that the real huggingface_hub asks."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -91,7 +89,7 @@ def hub(shared: Path, fixtures: Path) -> Iterator[str]:
         process.wait()
 
 
-def test_check_passes_on_a_machine_without_a_checkpoint_and_again_offline(hub: str, tmp_path: Path) -> None:
+def test_check_passes_on_a_machine_without_a_checkpoint_and_again_offline(hub, tmp_path):
     (tmp_path / "service.yaml").write_text("models: [{name: default, path: Alibaba-NLP/E2Rank-0.6B}]")
     command = [sys.executable, "-m", "rerank.commands.cli", "serve", "--check", "--config", "service.yaml"]
     variables = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
@@ -117,9 +115,7 @@ def test_check_passes_on_a_machine_without_a_checkpoint_and_again_offline(hub: s
         ("nvidia/llama-nemotron-rerank-1b-v2", "nemotron-rerank"),
     ],
 )
-def test_name_ranks_as_its_folder_does(
-    hub: str, fixtures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, profile: str
-) -> None:
+def test_name_ranks_as_its_folder_does(hub, fixtures, tmp_path, monkeypatch, name, profile):
     from rerank import Reranker, load_config
     from rerank.config.named import named_model
 

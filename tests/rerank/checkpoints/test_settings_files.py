@@ -1,7 +1,5 @@
 """Names in the files of a folder: those that models need are known, and every other one is refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -58,7 +56,7 @@ LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 90
     "module", [Dense, LayerNorm, LogitScore, MLMTransformer, Pooling, Router, SparseStaticEmbedding, SpladePooling]
 )
 @pytest.mark.parametrize("place", ["", "sentence_transformers.models."])
-def test_names_that_sentence_transformers_writes_are_known(tmp_path: Path, module: type, place: str) -> None:
+def test_names_that_sentence_transformers_writes_are_known(tmp_path, module, place):
     name = f"{place}{module.__name__}" if place else fullname(module)
     write(tmp_path / "modules.json", [{"path": "1", "type": name}])
     assert check_settings(tmp_path) == [tmp_path]
@@ -75,9 +73,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.parametrize("function", ["torch.utils.collect_env.main", "torch.distributed.run.main"])
 @pytest.mark.parametrize("place", [CROSS, "config.json", "earlier", "both of config.json"])
-def test_cross_encoder_calls_no_function_as_its_activation(
-    cross_encoder: Path, tmp_path: Path, called: list[str], function: str, place: str
-) -> None:
+def test_cross_encoder_calls_no_function_as_its_activation(cross_encoder, tmp_path, called, function, place):
     folder = shutil.copytree(cross_encoder, tmp_path / "model")
     if place == CROSS:
         change_json(folder / place, activation_fn=function)
@@ -104,7 +100,7 @@ class Payload:
 
 
 @pytest.mark.parametrize("options", ["model_args", "model_kwargs", "processor_kwargs", "tokenizer_args"])
-def test_folder_cannot_have_its_weights_unpickled_with_code(small_encoder: Path, tmp_path: Path, options: str) -> None:
+def test_folder_cannot_have_its_weights_unpickled_with_code(small_encoder, tmp_path, options):
     """As options of the tokenizer they reach the weights if the tokenizer's class is a model's."""
     folder, made = shutil.copytree(small_encoder, tmp_path / "model"), tmp_path / "made"
     (folder / "model.safetensors").unlink()
@@ -148,7 +144,7 @@ REFUSED: list[tuple[str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("file", "settings", "named"), REFUSED)
-def test_other_names_are_refused(small_encoder: Path, tmp_path: Path, file: str, settings: Any, named: str) -> None:
+def test_other_names_are_refused(small_encoder, tmp_path, file, settings, named):
     folder = shutil.copytree(small_encoder, tmp_path / "model")
     if isinstance(settings, dict):
         change_json(folder / file, **settings)
@@ -158,7 +154,7 @@ def test_other_names_are_refused(small_encoder: Path, tmp_path: Path, file: str,
         check_settings(folder)
 
 
-def test_routers_inside_one_another_are_followed_to_an_end(tmp_path: Path) -> None:
+def test_routers_inside_one_another_are_followed_to_an_end(tmp_path):
     router, inner = fullname(Router), {"a": "sentence_transformers.models.Pooling"}
     write(tmp_path / "modules.json", [{"path": "", "type": router}])
     write(tmp_path / "router_config.json", {"types": {"query": router}})
@@ -176,7 +172,7 @@ def test_routers_inside_one_another_are_followed_to_an_end(tmp_path: Path) -> No
         check_settings(tmp_path)
 
 
-def test_settings_of_any_size_and_depth_end_soon(tmp_path: Path) -> None:
+def test_settings_of_any_size_and_depth_end_soon(tmp_path):
     (tmp_path / "config.json").write_text('{"a":' * 900 + "[" + ",".join(["0"] * 500_000) + "]" + "}" * 900)
     started = time.process_time()
     check_settings(tmp_path)
@@ -190,7 +186,7 @@ def test_settings_of_any_size_and_depth_end_soon(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "chat_template.jinja", "1_Pooling/notes", "extra.txt"])
-def test_pipe_or_device_is_refused_and_not_read(small_encoder: Path, tmp_path: Path, file: str) -> None:
+def test_pipe_or_device_is_refused_and_not_read(small_encoder, tmp_path, file):
     folder = shutil.copytree(small_encoder, tmp_path / "model")
     for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
         (folder / file).unlink(missing_ok=True)
@@ -199,7 +195,7 @@ def test_pipe_or_device_is_refused_and_not_read(small_encoder: Path, tmp_path: P
             check_settings(folder)
 
 
-def test_adapter_imports_nothing_that_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adapter_imports_nothing_that_it_names(tmp_path, monkeypatch):
     base = write_causal_lm(tmp_path / "base", "qwen3", byte_level())
     model = AutoModelForCausalLM.from_pretrained(base)
     adapter = tmp_path / "adapter"
@@ -216,14 +212,14 @@ def test_adapter_imports_nothing_that_it_names(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "tokenizer.json", "config.json", "1_Pooling/config.json"])
-def test_pointer_of_git_lfs_is_named(small_encoder: Path, tmp_path: Path, file: str) -> None:
+def test_pointer_of_git_lfs_is_named(small_encoder, tmp_path, file):
     folder = shutil.copytree(small_encoder, tmp_path / "model")
     (folder / file).write_text(LFS_POINTER)
     with pytest.raises(CheckpointError, match=f"{file} is a pointer of Git LFS.*git lfs pull"):
         check_settings(folder)
 
 
-def test_file_that_may_not_be_read_and_a_link_that_leads_nowhere_are_named_with_their_way_out() -> None:
+def test_file_that_may_not_be_read_and_a_link_that_leads_nowhere_are_named_with_their_way_out():
     """The way out was to copy the checkpoint again, also where a mode or a blob of the hub's cache was the reason."""
     with others_can_reach() as folder:
         write(folder / "config.json", {})
@@ -239,7 +235,7 @@ def test_file_that_may_not_be_read_and_a_link_that_leads_nowhere_are_named_with_
             check_settings(folder)
 
 
-def test_byte_order_mark_is_named(tmp_path: Path) -> None:
+def test_byte_order_mark_is_named(tmp_path):
     (tmp_path / "config.json").write_bytes(b"\xef\xbb\xbf{}")
     with pytest.raises(CheckpointError, match=r"config.json begins with a byte order mark, .* save it without one"):
         check_settings(tmp_path)

@@ -1,7 +1,5 @@
 """Packed checkpoints are small, whole, and served as they were trained."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,6 @@ from safetensors.torch import load_file
 from rerank.checkpoints.manifest import read_manifest
 from rerank.checkpoints.weights import pack
 from rerank.errors import CheckpointError
-from rerank.models.encoder import Encoder
 from rerank.models.loading import load_causal_lm
 from rerank.rankers.base import rank_windows
 from rerank.rankers.pe_rank import PERankRanker
@@ -36,7 +33,7 @@ def packed(trained: Path, out: Path) -> Path:
     return out
 
 
-def test_weights_are_float16_and_the_rest_is_copied(trained: Path, tmp_path: Path) -> None:
+def test_weights_are_float16_and_the_rest_is_copied(trained, tmp_path):
     out = packed(trained, tmp_path / "out")
     before, after = load_file(trained / "model.safetensors"), load_file(out / "model.safetensors")
     assert after.keys() == before.keys()
@@ -47,9 +44,7 @@ def test_weights_are_float16_and_the_rest_is_copied(trained: Path, tmp_path: Pat
     assert manifest.weights_sha256 != read_manifest(trained).weights_sha256  # type: ignore[union-attr]
 
 
-def test_packed_checkpoint_is_served_in_float32_with_nearly_the_same_scores(
-    trained: Path, encoder: Encoder, tmp_path: Path
-) -> None:
+def test_packed_checkpoint_is_served_in_float32_with_nearly_the_same_scores(trained, encoder, tmp_path):
     out = packed(trained, tmp_path / "out")
     window = vector_window(8, seed=0)
     rankers = [PERankRanker(folder, encoder, "cpu") for folder in (trained, out)]
@@ -60,7 +55,7 @@ def test_packed_checkpoint_is_served_in_float32_with_nearly_the_same_scores(
     torch.testing.assert_close(after, before, atol=0.05, rtol=0)
 
 
-def test_number_that_float16_cannot_hold_is_named(trained: Path, tmp_path: Path) -> None:
+def test_number_that_float16_cannot_hold_is_named(trained, tmp_path):
     change_weights(trained, {"projector.down.bias": torch.full((384,), 1e5)})
     finish(trained)
     with pytest.raises(CheckpointError, match=r"projector.down.bias holds numbers up to 1e\+05"):
@@ -68,9 +63,7 @@ def test_number_that_float16_cannot_hold_is_named(trained: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5])
-def test_share_of_the_training_lies_between_start_and_end(
-    trained: Path, checkpoint: Path, tmp_path: Path, share: float
-) -> None:
+def test_share_of_the_training_lies_between_start_and_end(trained, checkpoint, tmp_path, share):
     out = tmp_path / "out"
     out.mkdir()
     pack(trained, out, checkpoint, share)
@@ -82,7 +75,7 @@ def test_share_of_the_training_lies_between_start_and_end(
     assert f"--share {share}" in manifest.command
 
 
-def test_start_of_another_training_is_refused(trained: Path, checkpoint: Path, tmp_path: Path) -> None:
+def test_start_of_another_training_is_refused(trained, checkpoint, tmp_path):
     other = write_perturbed(tmp_path / "other", checkpoint)
     change_weights(other, {"projector.up.bias": torch.zeros(3)})
     out = tmp_path / "out"
@@ -91,7 +84,7 @@ def test_start_of_another_training_is_refused(trained: Path, checkpoint: Path, t
         pack(trained, out, other, 0.5)
 
 
-def test_packed_adapter_is_served_with_its_base(tmp_path: Path) -> None:
+def test_packed_adapter_is_served_with_its_base(tmp_path):
     inputs = write_inputs(tmp_path, 8)
     adapter = first_run(inputs, tmp_path / "run", "--max-steps", "1", "--lora-rank", "2", "--learning-rate", "1e-2")
     out = packed(adapter, tmp_path / "out")

@@ -1,10 +1,7 @@
 """Collections in BEIR layout."""
 
-from __future__ import annotations
-
 import gzip
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,7 +17,7 @@ def write(folder: Path, *lines: str) -> str:
     return str(folder)
 
 
-def test_title_and_text_are_joined(tmp_path: Path) -> None:
+def test_title_and_text_are_joined(tmp_path):
     lines = (
         '{"_id": 1, "title": "T", "text": "x"}',
         "",
@@ -40,7 +37,7 @@ def test_title_and_text_are_joined(tmp_path: Path) -> None:
         ('{"_id": "1", "title": 7, "text": "t"}', "has 7 as title; give a string"),
     ],
 )
-def test_bad_passage_is_named_when_it_is_read(tmp_path: Path, line: str, problem: str) -> None:
+def test_bad_passage_is_named_when_it_is_read(tmp_path, line, problem):
     """Among the first lines when the collection is opened, before a model is loaded; later ones when they are read."""
     fine = [f'{{"_id": "{number}", "text": "fine"}}' for number in range(200)]
     with pytest.raises(CollectionError, match=rf"corpus\.jsonl:3 {problem}"):
@@ -50,7 +47,7 @@ def test_bad_passage_is_named_when_it_is_read(tmp_path: Path, line: str, problem
         list(collection.passages())
 
 
-def test_other_fields_are_ignored_and_one_without_an_id_is_refused(tmp_path: Path) -> None:
+def test_other_fields_are_ignored_and_one_without_an_id_is_refused(tmp_path):
     collection = open_collection(write(tmp_path, '{"_id": 7, "text": "b", "title": "N", "price": 1}'))
     assert [(p.doc_id, p.text) for p in collection.passages()] == [("7", "N b")]
     assert collection.lines_of("7") == [1]
@@ -59,7 +56,7 @@ def test_other_fields_are_ignored_and_one_without_an_id_is_refused(tmp_path: Pat
 
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress])
-def test_queries_and_qrels(tmp_path: Path, compress: Callable[[bytes], bytes]) -> None:
+def test_queries_and_qrels(tmp_path, compress):
     end = "" if compress is bytes else ".gz"
     (tmp_path / "qrels").mkdir()
     (tmp_path / f"qrels/dev.tsv{end}").write_bytes(compress(b"query-id\tcorpus-id\tscore\n1\ta b\t1\n"))
@@ -72,7 +69,7 @@ def test_queries_and_qrels(tmp_path: Path, compress: Callable[[bytes], bytes]) -
 
 
 @pytest.mark.parametrize("row", ["my%20q 0 https://x.example/a%20flea 2", "my%20q\thttps://x.example/a%20flea\t2"])
-def test_judged_ids_have_the_form_of_the_collection(tmp_path: Path, row: str) -> None:
+def test_judged_ids_have_the_form_of_the_collection(tmp_path, row):
     """A known id always means itself, also where white space separates the columns and %20 is a space."""
     (tmp_path / "qrels").mkdir()
     (tmp_path / "qrels/test.tsv").write_text(f"{row}\n")
@@ -82,7 +79,7 @@ def test_judged_ids_have_the_form_of_the_collection(tmp_path: Path, row: str) ->
 
 
 @pytest.mark.parametrize("end", ["", ".gz"])
-def test_file_of_passages_or_queries_stands_for_its_folder(tmp_path: Path, end: str) -> None:
+def test_file_of_passages_or_queries_stands_for_its_folder(tmp_path, end):
     """A file's name is the collection's; queries and judgements are next to it."""
     packed = gzip.compress if end else bytes
     (folder := tmp_path / "mine").mkdir()
@@ -107,7 +104,7 @@ def test_file_of_passages_or_queries_stands_for_its_folder(tmp_path: Path, end: 
     assert beir.qrels_file(folder / f"queries.jsonl{end}", "test") == folder / "qrels" / "test.tsv"
 
 
-def test_what_is_no_collection_is_told_what_can_be_one(tmp_path: Path) -> None:
+def test_what_is_no_collection_is_told_what_can_be_one(tmp_path):
     (tmp_path / "corpus.csv").write_text("1,x")
     forms = r"give 'pydoc', a folder with a corpus\.jsonl or corpus\.tsv, or a file whose name ends in \.jsonl or \.tsv"
     for path, problem in (
@@ -123,15 +120,13 @@ def test_what_is_no_collection_is_told_what_can_be_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("id_name", ["_id", "id", "docid", "doc_id"])
 @pytest.mark.parametrize("text_name", ["text", "contents", "passage", "segment", "content", "body"])
-def test_passages_of_other_programs_are_read_by_the_names_that_they_use(
-    tmp_path: Path, id_name: str, text_name: str
-) -> None:
+def test_passages_of_other_programs_are_read_by_the_names_that_they_use(tmp_path, id_name, text_name):
     row = {id_name: 7, "title": "T", text_name: "x", "price": 1}
     (passage,) = open_collection(write(tmp_path, json.dumps(row))).passages()
     assert (passage.doc_id, passage.text, passage.title) == ("7", "T x", "T")
 
 
-def test_id_and_text_of_the_layout_are_preferred_to_other_fields(tmp_path: Path) -> None:
+def test_id_and_text_of_the_layout_are_preferred_to_other_fields(tmp_path):
     row = '{"_id": "1", "id": "a row of a database", "text": "x", "body": "y"}'
     assert [(p.doc_id, p.text) for p in open_collection(write(tmp_path, row)).passages()] == [("1", "x")]
 
@@ -145,9 +140,7 @@ def test_id_and_text_of_the_layout_are_preferred_to_other_fields(tmp_path: Path)
     ],
 )
 @pytest.mark.parametrize("packed", [bytes, gzip.compress])
-def test_columns_with_tabs_are_passages_with_and_without_their_names(
-    tmp_path: Path, packed: Callable[[bytes], bytes], content: str, expected: list[tuple[str, str]]
-) -> None:
+def test_columns_with_tabs_are_passages_with_and_without_their_names(tmp_path, packed, content, expected):
     path = tmp_path / ("corpus.tsv" if packed is bytes else "corpus.tsv.gz")
     path.write_bytes(packed(content.encode()))
     (tmp_path / "queries.tsv").write_text("q\twhy\n")
@@ -157,13 +150,13 @@ def test_columns_with_tabs_are_passages_with_and_without_their_names(
         assert opened.name == tmp_path.name
 
 
-def test_line_with_other_columns_shows_the_one_that_is_expected(tmp_path: Path) -> None:
+def test_line_with_other_columns_shows_the_one_that_is_expected(tmp_path):
     (tmp_path / "corpus.tsv").write_text("1\tx\n2\ty\tz\n")
     with pytest.raises(CollectionError, match=r"tsv:2 has 3 columns, and not _id, text; expected a line as 7, tab, An"):
         open_collection(str(tmp_path))
 
 
-def test_collection_without_queries_or_judgements_names_their_forms(tmp_path: Path) -> None:
+def test_collection_without_queries_or_judgements_names_their_forms(tmp_path):
     collection = open_collection(write(tmp_path, '{"_id": "1", "text": "x"}'))
     with pytest.raises(CollectionError, match=r'has no queries: there is no queries\.jsonl, .*"_id".*queries\.tsv'):
         collection.queries()

@@ -1,21 +1,17 @@
 """Judgements by the text of their query."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 from rerank.collections.judgements import read_judgements
 from tests.eval.data import judged_collection
 
 
-def test_queries_that_differ_in_case_and_spaces_are_the_same(tmp_path: Path) -> None:
+def test_queries_that_differ_in_case_and_spaces_are_the_same(tmp_path):
     queries = {"1": "What is  a\u00a0Flea"}
     judgements = read_judgements(str(judged_collection(tmp_path, {"a": "t"}, queries, {"1": {"a": 2}})))
     assert judgements.of_query(" what IS a flea ") == {"a": 2}
     assert judgements.queries == ("What is  a\u00a0Flea",)
 
 
-def test_grades_below_0_count_as_0_and_unjudged_queries_are_left_out(tmp_path: Path) -> None:
+def test_grades_below_0_count_as_0_and_unjudged_queries_are_left_out(tmp_path):
     grades = {"1": {"a": -2, "b": 1}, "3": {"c": 1}}
     judgements = read_judgements(str(judged_collection(tmp_path, {"a": "t"}, {"1": "one", "2": "two"}, grades)))
     assert judgements.of_query("one") == {"a": 0, "b": 1}
@@ -23,6 +19,6 @@ def test_grades_below_0_count_as_0_and_unjudged_queries_are_left_out(tmp_path: P
     assert judgements.of_query("two") == {}
 
 
-def test_queries_in_either_normal_form_are_the_same(tmp_path: Path) -> None:
+def test_queries_in_either_normal_form_are_the_same(tmp_path):
     judged = judged_collection(tmp_path, {"a": "t"}, {"1": "cafe\u0301"}, {"1": {"a": 2}})
     assert read_judgements(str(judged)).of_query("caf\u00e9") == {"a": 2}

@@ -1,7 +1,5 @@
 """The embedded collection pydoc, its queries and its relevance judgements."""
 
-from __future__ import annotations
-
 import pytest
 
 from rerank.collections import pydoc
@@ -14,16 +12,14 @@ def passages() -> dict[str, Passage]:
     return {passage.doc_id: passage for passage in pydoc.passages()}
 
 
-def test_thousands_of_passages_have_valid_ids_and_60_words_and_a_second_reading_is_equal(
-    passages: dict[str, Passage],
-) -> None:
+def test_thousands_of_passages_have_valid_ids_and_60_words_and_a_second_reading_is_equal(passages):
     assert len(passages) > 3_000
     assert list(pydoc.passages()) == list(passages.values())
     assert all(is_valid_doc_id(doc_id) for doc_id in passages)
     assert all(len(p.text.partition("\n")[2].split()) <= 60 for p in passages.values())
 
 
-def test_collection_has_60_queries_with_an_answer_each_and_200_relevant_passages(passages: dict[str, Passage]) -> None:
+def test_collection_has_60_queries_with_an_answer_each_and_200_relevant_passages(passages):
     assert len(queries()) >= 60
     assert sum(qrel.relevance > 0 for qrel in qrels()) >= 200
     assert {qrel.relevance for qrel in qrels()} == {0, 1, 2}

@@ -3,8 +3,6 @@
 With `ONE_BY_ONE`, every window is a batch. A NumberRanker blocks the model's thread, so that later work stays queued.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import random

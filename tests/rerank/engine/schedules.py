@@ -1,7 +1,5 @@
 """Strategies, numbers of candidates and scores for the tests of schedules."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 

@@ -5,8 +5,6 @@ request run one after the other, as in the sliding schedule. `python -m tests.re
 the share of requests that are answered within their deadline, by load.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 import random

@@ -1,7 +1,5 @@
 """Accounts: who gives way where there is no room, and who is refused."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest
@@ -33,7 +31,7 @@ def callers() -> Callers:
     return Callers(CALLS, 4)
 
 
-def test_caller_alone_may_have_all(callers: Callers) -> None:
+def test_caller_alone_may_have_all(callers):
     for _ in range(4):
         callers.take("a")
     with pytest.raises(Overloaded, match="4 calls in flight, 4 of them yours; 1 more exceed the limit of 4; retry"):
@@ -41,7 +39,7 @@ def test_caller_alone_may_have_all(callers: Callers) -> None:
     assert callers.ended == []
 
 
-def test_latest_call_of_the_caller_with_the_most_gives_way(callers: Callers) -> None:
+def test_latest_call_of_the_caller_with_the_most_gives_way(callers):
     calls = [callers.take(name) for name in "abaa"]
     callers.take("c")
     assert callers.ended == [calls[3]]
@@ -51,7 +49,7 @@ def test_latest_call_of_the_caller_with_the_most_gives_way(callers: Callers) -> 
         callers.take("c")
 
 
-def test_callers_that_ask_for_ever_have_equal_shares(callers: Callers) -> None:
+def test_callers_that_ask_for_ever_have_equal_shares(callers):
     for _ in range(20):
         for name in "abcd":
             try:
@@ -61,7 +59,7 @@ def test_callers_that_ask_for_ever_have_equal_shares(callers: Callers) -> None:
     assert [callers.accounts.held_by(name, CALLS) for name in "abcd"] == [1] * 4
 
 
-def test_idle_calls_give_way_before_one_that_is_answered(callers: Callers) -> None:
+def test_idle_calls_give_way_before_one_that_is_answered(callers):
     """The caller with the most is answered; another one does not read its answers."""
     for _ in range(2):
         callers.take("busy")
@@ -71,7 +69,7 @@ def test_idle_calls_give_way_before_one_that_is_answered(callers: Callers) -> No
     assert callers.ended == [first]
 
 
-def test_of_callers_with_a_call_each_the_idle_one_gives_way(callers: Callers) -> None:
+def test_of_callers_with_a_call_each_the_idle_one_gives_way(callers):
     calls = [callers.take(name, is_idle=name == "c") for name in "abcd"]
     callers.take("new")
     assert callers.ended == [calls[2]]
@@ -79,7 +77,7 @@ def test_of_callers_with_a_call_each_the_idle_one_gives_way(callers: Callers) ->
         callers.take("newest")
 
 
-def test_nobody_gives_way_to_what_finds_no_room_all_the_same() -> None:
+def test_nobody_gives_way_to_what_finds_no_room_all_the_same():
     callers = Callers(BYTES, 100)
     callers.take("large", 40)
     callers.take("large", 30)
@@ -91,7 +89,7 @@ def test_nobody_gives_way_to_what_finds_no_room_all_the_same() -> None:
     assert [call.name for call in callers.ended] == ["large", "large"]
 
 
-def test_callers_give_way_in_turns_when_more_than_one_call_has_to() -> None:
+def test_callers_give_way_in_turns_when_more_than_one_call_has_to():
     callers = Callers(BYTES, 100)
     for name, amount in (("a", 30), ("a", 30), ("b", 40)):
         callers.take(name, amount)
@@ -99,7 +97,7 @@ def test_callers_give_way_in_turns_when_more_than_one_call_has_to() -> None:
     assert [call.name for call in callers.ended] == ["a", "b"]
 
 
-def test_request_larger_than_the_limit_runs_alone_and_gives_way_to_any_other() -> None:
+def test_request_larger_than_the_limit_runs_alone_and_gives_way_to_any_other():
     callers = Callers(TOKENS, 1000)
     large = callers.take("large", 7000)
     callers.take("small", 10)
@@ -108,7 +106,7 @@ def test_request_larger_than_the_limit_runs_alone_and_gives_way_to_any_other() -
         callers.take("large", 7000)
 
 
-def test_caller_does_not_give_way_to_itself(callers: Callers) -> None:
+def test_caller_does_not_give_way_to_itself(callers):
     """Its unread answers would end its connection, with the call that asks."""
     for _ in range(4):
         callers.take("a", is_idle=True)
@@ -117,7 +115,7 @@ def test_caller_does_not_give_way_to_itself(callers: Callers) -> None:
     assert callers.ended == []
 
 
-def test_few_calls_end_at_the_same_time() -> None:
+def test_few_calls_end_at_the_same_time():
     """A client that does not read delays the end of its calls, which cost memory until then."""
     callers = Callers(CALLS, 300)
     calls = [callers.take("a") for _ in range(300)]
@@ -130,7 +128,7 @@ def test_few_calls_end_at_the_same_time() -> None:
     callers.take("new")
 
 
-def test_quota_of_a_key_bounds_its_calls_together_but_one_alone(callers: Callers) -> None:
+def test_quota_of_a_key_bounds_its_calls_together_but_one_alone(callers):
     share = CallerShare("key", quotas={TOKENS: 100})
     callers.accounts.limits[TOKENS] = 1000
     callers.accounts.check_quota(share, TOKENS, 500)
@@ -142,7 +140,7 @@ def test_quota_of_a_key_bounds_its_calls_together_but_one_alone(callers: Callers
     callers.accounts.check_quota(share, TOKENS, 500)
 
 
-def test_what_left_counts_no_more_and_leaves_nothing_behind(callers: Callers) -> None:
+def test_what_left_counts_no_more_and_leaves_nothing_behind(callers):
     for _ in range(3):
         call = callers.take("a", 4)
         callers.accounts.leave(call)
@@ -151,7 +149,7 @@ def test_what_left_counts_no_more_and_leaves_nothing_behind(callers: Callers) ->
     assert callers.accounts._accounts == {}
 
 
-async def test_tokens_of_a_request_count_while_it_runs() -> None:
+async def test_tokens_of_a_request_count_while_it_runs():
     async with held_engine(EngineConfig(max_batch_tokens=1)) as (engine, _):
         request = request_for(shuffled(100), Blocks(100))
         request.share.name = "caller"

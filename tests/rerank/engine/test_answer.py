@@ -1,7 +1,5 @@
 """Requests: their windows, and the final ranking and trace that come from windows with given results."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -76,7 +74,7 @@ def rows(ranking: Ranking) -> list[tuple[int, float]]:
 
 
 @pytest.mark.parametrize(("top_n", "is_final", "needed"), [(1, True, 1), (1, False, 0), (2, True, 0), (0, True, 0)])
-def test_window_holds_the_passages_of_its_positions(top_n: int, is_final: bool, needed: int) -> None:
+def test_window_holds_the_passages_of_its_positions(top_n, is_final, needed):
     """Only the last window of the last stage needs no more than `top_n`; 0: the order of all."""
     prepared, round_ = dict(enumerate(numbered_passages(range(5)))), Round(((3, 0),), is_final)
     stages = RankStage("preranker", SLIDING), RankStage("m", Single(20))
@@ -91,7 +89,7 @@ def test_window_holds_the_passages_of_its_positions(top_n: int, is_final: bool, 
 @pytest.mark.parametrize(
     ("strategy", "windows"), [(Single(2), [(0, 1)]), (Sliding(2, 1), [(1, 2), (0, 1)]), (Sliding(3, 3), [])], ids=str
 )
-def test_scores_are_ranks_if_no_single_window_held_all_candidates(strategy: Strategy, windows: list[Positions]) -> None:
+def test_scores_are_ranks_if_no_single_window_held_all_candidates(strategy, windows):
     """Scores of different windows are not comparable."""
     request = request_with(3, strategy)
     read_windows(request, windows)
@@ -110,9 +108,7 @@ def test_scores_are_ranks_if_no_single_window_held_all_candidates(strategy: Stra
         (3, [], Completeness.PARTIAL, "sliding(20/10) read 0 of 3 candidates"),
     ],
 )
-def test_completeness_states_how_much_was_read(
-    n: int, windows: list[Positions], completeness: Completeness, reason: str
-) -> None:
+def test_completeness_states_how_much_was_read(n, windows, completeness, reason):
     request = request_with(n)
     read_windows(request, windows)
     trace = ranking_of(request, 0.0).trace
@@ -120,7 +116,7 @@ def test_completeness_states_how_much_was_read(
 
 
 @pytest.mark.parametrize(("answered", "completeness"), [(0, Completeness.NONE), (1, Completeness.PARTIAL)])
-def test_window_whose_model_did_not_end_its_thinking_was_not_read(answered: int, completeness: Completeness) -> None:
+def test_window_whose_model_did_not_end_its_thinking_was_not_read(answered, completeness):
     request = request_with(4)
     read_windows(request, [(2, 3)][:answered])
     silent = result([0.0, 0.0])
@@ -130,13 +126,13 @@ def test_window_whose_model_did_not_end_its_thinking_was_not_read(answered: int,
     assert trace.reason.startswith(f"1 of {answered + 1} windows kept their order")
 
 
-def test_round_takes_the_time_of_the_window_that_was_answered_last() -> None:
+def test_round_takes_the_time_of_the_window_that_was_answered_last():
     request = request_with(4)
     add_round(request, [(2, 3), (0, 1)], result([0, 0], 1, queue_ms=5.0, model_ms=1.0), result([0, 0], 1, 1.0, 90.0))
     assert (request.queue_ms, request.model_ms) == (1.0, 90.0)
 
 
-def test_trace_describes_windows_cost_and_model() -> None:
+def test_trace_describes_windows_cost_and_model():
     """A round takes the time of its slowest window, as its windows wait and run concurrently."""
     request = request_with(3, Sliding(2, 1))
     request.add_prepared((), PreparedTexts(Query("q"), (), ("d2", "d0")), 0.25, 0.5)
@@ -164,7 +160,7 @@ def blank_first(window: Window) -> list[float]:
 
 @pytest.mark.parametrize("strategy", [Single(10), Sliding(3, 1), TopDown(3), Single(2)], ids=str)
 @pytest.mark.parametrize("top_n", [0, 2, 4])
-async def test_document_without_text_stands_last(strategy: Strategy, top_n: int) -> None:
+async def test_document_without_text_stands_last(strategy, top_n):
     """5 of 20 lists of unrelated documents began with it."""
     texts = ["relevance 1", "", "relevance 3", " \n", "relevance 2", "relevance 5"]
     candidates = tuple(Passage(str(place), text) for place, text in enumerate(texts))
@@ -177,7 +173,7 @@ async def test_document_without_text_stands_last(strategy: Strategy, top_n: int)
     assert scores == sorted(scores, reverse=True)
 
 
-async def test_document_without_text_is_ranked_by_a_model_that_reads_it() -> None:
+async def test_document_without_text_is_ranked_by_a_model_that_reads_it():
     candidates = tuple(Passage(str(place), text) for place, text in enumerate(["relevance 1", "", "relevance 3"]))
     request = Request(Query("q"), candidates, (RankStage("number", Single(10)),))
     ranker = NumberRanker(scores_of=blank_first, reads_blank=True)
@@ -185,7 +181,7 @@ async def test_document_without_text_is_ranked_by_a_model_that_reads_it() -> Non
         assert positions(await engine.run(request)) == [1, 2, 0]
 
 
-async def test_document_without_text_keeps_its_place_where_nothing_is_read() -> None:
+async def test_document_without_text_keeps_its_place_where_nothing_is_read():
     request = Request(Query("q"), (Passage("a", ""), Passage("b", "x")), (RankStage("i", Single(9)),))
     async with Engine({"i": IdentityRanker()}, EngineConfig()) as engine:
         assert positions(await engine.run(request)) == [0, 1]

@@ -1,7 +1,5 @@
 """Engine: rankings, batches, threads and times. Concurrent requests do not change each other's results."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections import defaultdict
@@ -29,7 +27,7 @@ from tests.rerank.engine.harness import (
 
 @pytest.mark.parametrize("strategy", [SLIDING, Sliding(5, 2), Single(20), Blocks(7)], ids=str)
 @pytest.mark.parametrize("n", [1, 2, 7, 19, 20, 21, 30, 57, 100])
-async def test_ranking_is_that_of_the_strategy(strategy: Strategy, n: int) -> None:
+async def test_ranking_is_that_of_the_strategy(strategy, n):
     numbers = shuffled(n)
     rounds, order = run_schedule(strategy, lambda window: [numbers[position] for position in window], n)
     windows = [window for round_ in rounds for window in round_.windows]
@@ -42,7 +40,7 @@ async def test_ranking_is_that_of_the_strategy(strategy: Strategy, n: int) -> No
 
 
 @pytest.mark.parametrize("strategy", [SLIDING, Single(20)], ids=str)
-async def test_empty_list_runs_no_window(strategy: Strategy) -> None:
+async def test_empty_list_runs_no_window(strategy):
     ranker = NumberRanker()
     async with engine_for(ranker) as engine:
         ranking = await engine.run(request_for([], strategy))
@@ -52,7 +50,7 @@ async def test_empty_list_runs_no_window(strategy: Strategy) -> None:
 
 
 @pytest.mark.parametrize("config", [LARGE_BATCHES, ONE_BY_ONE, EngineConfig(max_batch_tokens=500)], ids=str)
-async def test_concurrent_requests_get_the_rankings_that_they_get_alone(config: EngineConfig) -> None:
+async def test_concurrent_requests_get_the_rankings_that_they_get_alone(config):
     strategies: list[Strategy] = [SLIDING, Sliding(5, 2), Single(20), Blocks(7)]
     asked = [(shuffled(7 * seed, seed), strategies[seed % 4]) for seed in range(1, 25)]
     async with engine_for(NumberRanker(), config) as engine:
@@ -62,14 +60,14 @@ async def test_concurrent_requests_get_the_rankings_that_they_get_alone(config: 
     assert [ranking.trace.windows for ranking in together] == [ranking.trace.windows for ranking in alone]
 
 
-async def test_windows_of_several_requests_share_a_batch() -> None:
+async def test_windows_of_several_requests_share_a_batch():
     async with held_engine(LARGE_BATCHES) as (engine, ranker):
         start(*(engine.run(request_for(shuffled(5), Single(5))) for _ in range(23)))
         await wait_for_queue(engine, 23)
     assert ranker.batches == [1, 23]
 
 
-async def test_ranker_prepares_and_encodes_on_one_thread_and_scores_on_another() -> None:
+async def test_ranker_prepares_and_encodes_on_one_thread_and_scores_on_another():
     threads: dict[str, set[int]] = defaultdict(set)
     ranker = NumberRanker(instead=lambda method, *_: threads[method].add(threading.get_ident()))
     async with engine_for(ranker) as engine:
@@ -79,7 +77,7 @@ async def test_ranker_prepares_and_encodes_on_one_thread_and_scores_on_another()
     assert len({threading.get_ident()} | prepare | score) == 3
 
 
-async def test_ranker_without_batching_gets_one_window_at_a_time() -> None:
+async def test_ranker_without_batching_gets_one_window_at_a_time():
     ranker = NumberRanker(supports_batching=False)
     async with engine_for(ranker, EngineConfig()) as engine:
         await engine.run(request_for(shuffled(30), Blocks(5)))
@@ -90,8 +88,8 @@ async def test_ranker_without_batching_gets_one_window_at_a_time() -> None:
     ("gpu_batch_tokens", "configured", "batches"), [(0, None, [2, 2, 1]), (9000, None, [5]), (9000, 400, [2, 2, 1])]
 )
 async def test_batch_holds_512_tokens_on_a_cpu_and_more_on_an_accelerator_unless_it_is_configured(
-    gpu_batch_tokens: int, configured: int | None, batches: list[int]
-) -> None:
+    gpu_batch_tokens, configured, batches
+):
     ranker = NumberRanker(gpu_batch_tokens=gpu_batch_tokens)
     async with engine_for(ranker, EngineConfig(max_batch_tokens=configured)) as engine:
         await engine.run(request_for(shuffled(100), Blocks(20)))  # 200 tokens each

@@ -1,7 +1,5 @@
 """Engine: deadlines, cancellation, partial answers and answers after a failure."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from dataclasses import replace
@@ -34,7 +32,7 @@ from tests.rerank.engine.harness import (
 PARTIAL = RankOptions(allow_partial=True)
 
 
-async def test_queued_windows_of_a_cancelled_request_never_run() -> None:
+async def test_queued_windows_of_a_cancelled_request_never_run():
     async with held_engine() as (engine, ranker):
         cancelled, _ = start(*(engine.run(request_for([1, 2], query=name)) for name in ("cancelled", "last")))
         await wait_for_queue(engine, 2)
@@ -45,7 +43,7 @@ async def test_queued_windows_of_a_cancelled_request_never_run() -> None:
 
 
 @pytest.mark.parametrize("windows_done", [0, 2])
-async def test_deadline_ends_a_request_before_its_next_window(windows_done: int) -> None:
+async def test_deadline_ends_a_request_before_its_next_window(windows_done):
     ranker = NumberRanker(free_batches=windows_done)
     async with engine_for(ranker) as engine:
         with pytest.raises(DeadlineExceeded, match=r"the deadline passed after \d+ ms, (before any|when 2)") as caught:
@@ -58,7 +56,7 @@ async def test_deadline_ends_a_request_before_its_next_window(windows_done: int)
 
 
 @pytest.mark.parametrize("late_s", [0.0, 5.0])
-async def test_request_whose_deadline_has_passed_is_not_prepared(late_s: float) -> None:
+async def test_request_whose_deadline_has_passed_is_not_prepared(late_s):
     ranker = NumberRanker()
     async with engine_for(ranker) as engine:
         with pytest.raises(DeadlineExceeded, match=r"the deadline passed after \d+ ms, before any window was ranked"):
@@ -66,7 +64,7 @@ async def test_request_whose_deadline_has_passed_is_not_prepared(late_s: float) 
     assert ranker.prepared == []
 
 
-async def test_queued_window_never_runs_once_its_deadline_has_passed() -> None:
+async def test_queued_window_never_runs_once_its_deadline_has_passed():
     async with held_engine() as (engine, ranker):
         late, _ = start(
             engine.run(request_for(shuffled(100), query="late", deadline_s=now_s() + 0.2)),
@@ -79,7 +77,7 @@ async def test_queued_window_never_runs_once_its_deadline_has_passed() -> None:
     assert queries(ranker) == ["first", "last"]
 
 
-async def test_slow_small_requests_refuse_no_large_one() -> None:
+async def test_slow_small_requests_refuse_no_large_one():
     """At their rate of tokens, its work takes five times its deadline. Two small requests a second refused them all."""
     ranker = NumberRanker(free_batches=0)
     async with engine_for(ranker, ONE_BY_ONE) as engine:
@@ -97,7 +95,7 @@ async def test_slow_small_requests_refuse_no_large_one() -> None:
 
 
 @pytest.mark.parametrize("windows_done", [0, 1, 5])
-async def test_partial_answer_is_the_best_order_so_far(windows_done: int) -> None:
+async def test_partial_answer_is_the_best_order_so_far(windows_done):
     ranker = NumberRanker(free_batches=windows_done)
     numbers = shuffled(100)
     async with engine_for(ranker) as engine:
@@ -130,9 +128,7 @@ def failing_ranker(number: int, error: Exception) -> NumberRanker:
 
 
 @pytest.mark.parametrize("windows_done", [0, 3])
-async def test_order_of_the_windows_before_the_failure_is_the_answer(
-    windows_done: int, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_order_of_the_windows_before_the_failure_is_the_answer(windows_done, caplog):
     numbers = [float(number) for number in range(10)]
     async with engine_for(failing_ranker(windows_done, ValueError("secret of the model")), ONE_BY_ONE) as engine:
         with caplog.at_level(logging.ERROR):
@@ -152,7 +148,7 @@ async def test_order_of_the_windows_before_the_failure_is_the_answer(
     assert "secret of the model" in caplog.text
 
 
-async def test_full_queue_answers_at_once_with_the_first_stage() -> None:
+async def test_full_queue_answers_at_once_with_the_first_stage():
     async with held_engine(EngineConfig(max_batch_tokens=1, max_queue_tokens=100)) as (engine, ranker):
         ranking = await engine.run(request_for(shuffled(50), options=FIRST_STAGE))
         ran = len(ranker.ranked)
@@ -160,7 +156,7 @@ async def test_full_queue_answers_at_once_with_the_first_stage() -> None:
     assert "more exceed the limit of 100; retry in" in ranking.trace.reason
 
 
-async def test_failure_of_the_engine_itself_is_an_error_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failure_of_the_engine_itself_is_an_error_in_any_case(monkeypatch):
     async with engine_for(NumberRanker()) as engine:
         monkeypatch.setattr(engine, "_run_stage", lambda request, stage: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -168,7 +164,7 @@ async def test_failure_of_the_engine_itself_is_an_error_in_any_case(monkeypatch:
 
 
 @pytest.mark.parametrize("n", [3, 30])
-async def test_cascade_whose_last_model_fails_has_the_order_and_no_scores_of_its_preranker(n: int) -> None:
+async def test_cascade_whose_last_model_fails_has_the_order_and_no_scores_of_its_preranker(n):
     """The scores of the one window that held all passages would be another model's."""
     numbers = shuffled(n)
     failed = FailedRanker("failed", NumberRanker().info, "its scores are wrong")

@@ -1,7 +1,5 @@
 """Engine: failures of a ranker, out of memory, full queues and shutdown."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import threading
@@ -74,9 +72,7 @@ def all_scores(score: float) -> Callable[[Sequence[Window]], list[WindowRanking]
     ],
     ids=["raises", "no ranking", "too few scores", "too many rankings", "nan", "infinity", "number"],
 )
-async def test_failure_affects_only_its_own_window(
-    answer: Callable[[Sequence[Window]], list[WindowRanking]], problem: str
-) -> None:
+async def test_failure_affects_only_its_own_window(answer, problem):
     batches: list[int] = []
 
     def answer_poison(method: str, parts: Any, *_: Any) -> list[WindowRanking] | None:
@@ -99,7 +95,7 @@ async def test_failure_affects_only_its_own_window(
     assert [positions(ranking)[:10] for ranking in rankings] == [best_first(numbers)[:10]] * 3
 
 
-async def test_timeout_error_of_a_ranker_is_not_a_deadline() -> None:
+async def test_timeout_error_of_a_ranker_is_not_a_deadline():
     def time_out(method: str, *_: Any) -> None:
         raise TimeoutError("disk")
 
@@ -108,7 +104,7 @@ async def test_timeout_error_of_a_ranker_is_not_a_deadline() -> None:
             await engine.run(request_for([1, 2]))
 
 
-async def test_out_of_memory_halves_the_batch_size_and_runs_the_windows_one_by_one() -> None:
+async def test_out_of_memory_halves_the_batch_size_and_runs_the_windows_one_by_one():
     ranker, tried = small_ranker(most_windows=5, free_batches=0)
     async with held_engine(LARGE_BATCHES, ranker) as (engine, _):
         (eight,) = start(engine.run(request_for(shuffled(80), Blocks(10))))
@@ -120,7 +116,7 @@ async def test_out_of_memory_halves_the_batch_size_and_runs_the_windows_one_by_o
     assert tried == [1, 8, *[1] * 8, 4, 4]
 
 
-async def test_part_of_a_cancelled_request_does_not_run_again_alone() -> None:
+async def test_part_of_a_cancelled_request_does_not_run_again_alone():
     together, go, tried = threading.Event(), threading.Event(), list[list[str]]()
 
     def fail_together(method: str, parts: Any, *_: Any) -> None:
@@ -145,14 +141,14 @@ async def test_part_of_a_cancelled_request_does_not_run_again_alone() -> None:
     assert tried == [["first"], ["kept", "cancelled"], ["kept"]]
 
 
-async def test_window_that_alone_exceeds_the_memory_fails_with_its_size() -> None:
+async def test_window_that_alone_exceeds_the_memory_fails_with_its_size():
     ranker, _ = small_ranker(most_windows=0, free_batches=math.inf)
     async with engine_for(ranker) as engine:
         with pytest.raises(RankerFailure, match="a window of 20 tokens exceeds the memory; use a smaller window_size"):
             await engine.run(request_for([1, 2]))
 
 
-async def test_full_queue_refuses_and_says_when_to_come_again() -> None:
+async def test_full_queue_refuses_and_says_when_to_come_again():
     """At 10 tokens per second, its 20 tokens to rank take 2 s."""
     config = EngineConfig(max_batch_tokens=1, max_queue_tokens=1000)
     async with held_engine(config) as (engine, _):
@@ -172,13 +168,13 @@ async def test_full_queue_refuses_and_says_when_to_come_again() -> None:
     assert positions(await small) == [1, 0]
 
 
-async def test_empty_queue_takes_a_request_beyond_its_limit() -> None:
+async def test_empty_queue_takes_a_request_beyond_its_limit():
     async with engine_for(NumberRanker(), EngineConfig(max_queue_tokens=10)) as engine:
         for _ in range(2):
             assert positions(await engine.run(request_for([1, 2, 3]))) == [2, 1, 0]
 
 
-async def test_closing_finishes_running_batches_and_fails_what_waits_or_has_further_windows() -> None:
+async def test_closing_finishes_running_batches_and_fails_what_waits_or_has_further_windows():
     """The next window of the latter would wait for an engine that no longer runs."""
     ranker = NumberRanker(free_batches=0)
     engine = await engine_for(ranker, LARGE_BATCHES).__aenter__()
@@ -196,7 +192,7 @@ async def test_closing_finishes_running_batches_and_fails_what_waits_or_has_furt
     assert len(ranker.ranked) == 1
 
 
-async def test_closing_answers_the_request_whose_last_batch_runs() -> None:
+async def test_closing_answers_the_request_whose_last_batch_runs():
     ranker = NumberRanker(free_batches=0)
     engine = await engine_for(ranker).__aenter__()
     (running,) = start(engine.run(request_for([1, 2])))

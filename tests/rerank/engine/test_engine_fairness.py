@@ -1,7 +1,5 @@
 """Engine: one request does not stop the others, whatever its passages, its windows or its model."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from typing import Any
@@ -12,7 +10,7 @@ import pytest
 from rerank.config import EngineConfig
 from rerank.engine.engine import Engine
 from rerank.engine.request import Request
-from rerank.engine.strategies import RankStage, Sliding, Strategy, TopDown
+from rerank.engine.strategies import RankStage, Sliding, TopDown
 from rerank.errors import InvalidRequest
 from rerank.rankers.identity import IdentityRanker
 from rerank.types import Passage, PreparedTexts, Query
@@ -59,7 +57,7 @@ def long_request(n: int) -> Request:
     return Request(Query("long"), candidates, (RankStage("number", Blocks(100)),))
 
 
-async def test_long_passages_are_prepared_in_slices() -> None:
+async def test_long_passages_are_prepared_in_slices():
     ranker = sliced_ranker()
     async with engine_for(ranker) as engine:
         ranking = await engine.run(long_request(5))
@@ -69,7 +67,7 @@ async def test_long_passages_are_prepared_in_slices() -> None:
     assert ranking.trace.truncated_doc_ids == tuple(f"d{number}" for number in range(5))
 
 
-async def test_passages_to_encode_are_prepared_in_slices_also_after_many_with_vectors() -> None:
+async def test_passages_to_encode_are_prepared_in_slices_also_after_many_with_vectors():
     """After requests whose vectors were known, a slice had 9,000 tokens, and others waited 1.6 s for it."""
     ranker = sliced_ranker(needs_vectors=True)
     passages = long_request(100).candidates
@@ -83,7 +81,7 @@ async def test_passages_to_encode_are_prepared_in_slices_also_after_many_with_ve
     assert sum(map(len, slices(ranker))) == 100
 
 
-async def test_cancelled_request_prepares_no_further_slice() -> None:
+async def test_cancelled_request_prepares_no_further_slice():
     """A cancelled request kept the thread busy for 115 s."""
     ranker = sliced_ranker(holds=True)
     async with engine_for(ranker) as engine:
@@ -97,7 +95,7 @@ async def test_cancelled_request_prepares_no_further_slice() -> None:
     assert [len(part) for part in slices(ranker)] == [1, 2], "the running slice ends, and the next request follows"
 
 
-async def test_short_request_is_prepared_between_the_slices_of_a_long_one() -> None:
+async def test_short_request_is_prepared_between_the_slices_of_a_long_one():
     ranker = sliced_ranker(holds=True)
     async with engine_for(ranker) as engine:
         (long,) = start(engine.run(long_request(5)))
@@ -109,7 +107,7 @@ async def test_short_request_is_prepared_between_the_slices_of_a_long_one() -> N
     assert prepared_queries(ranker).index("short") in (1, 2)
 
 
-async def test_model_does_not_wait_for_another_one() -> None:
+async def test_model_does_not_wait_for_another_one():
     """Identity waited 39 s for 500 calls of FIRST."""
     held = NumberRanker(free_batches=0)
     async with Engine({"number": held, "identity": IdentityRanker()}, EngineConfig()) as engine:
@@ -122,9 +120,7 @@ async def test_model_does_not_wait_for_another_one() -> None:
 
 
 @pytest.mark.parametrize("strategy", [Sliding(2, 1), Blocks(2)], ids=str)
-async def test_too_many_windows_are_refused_before_anything_is_prepared(
-    monkeypatch: pytest.MonkeyPatch, strategy: Strategy
-) -> None:
+async def test_too_many_windows_are_refused_before_anything_is_prepared(monkeypatch, strategy):
     ranker = sliced_ranker()
     monkeypatch.setattr("rerank.engine.engine.MAX_WINDOWS", 30)
     async with engine_for(ranker) as engine:
@@ -136,7 +132,7 @@ async def test_too_many_windows_are_refused_before_anything_is_prepared(
     assert len(slices(ranker)) == 1
 
 
-async def test_windows_that_depend_on_the_rankings_are_refused_when_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_windows_that_depend_on_the_rankings_are_refused_when_they_come(monkeypatch):
     """Top-down partitioning needs 6 windows for these candidates at least, and dozens if all beat the pivot."""
     monkeypatch.setattr("rerank.engine.engine.MAX_WINDOWS", 12)
     async with engine_for(NumberRanker()) as engine:

@@ -1,7 +1,5 @@
 """A model that hangs is named and fails its requests; the others go on, and the engine closes."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from typing import Any
@@ -36,7 +34,7 @@ def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("method", ["prepare", "encode", "score"])
-async def test_model_that_hangs_fails_until_it_returns_and_others_go_on(method: str) -> None:
+async def test_model_that_hangs_fails_until_it_returns_and_others_go_on(method):
     ranker, phase = hanging_ranker(method), "rank" if method == "score" else "prepare"
     async with Engine({"number": ranker, "other": NumberRanker()}, EngineConfig()) as engine:
         for query in ("hang", "q"):
@@ -50,7 +48,7 @@ async def test_model_that_hangs_fails_until_it_returns_and_others_go_on(method: 
 
 
 @pytest.mark.parametrize("method", ["prepare", "encode", "score"])
-async def test_engine_closes_although_a_model_hangs(method: str) -> None:
+async def test_engine_closes_although_a_model_hangs(method):
     ranker = hanging_ranker(method)
     engine = Engine({"number": ranker}, EngineConfig())
     await engine.__aenter__()
@@ -62,7 +60,7 @@ async def test_engine_closes_although_a_model_hangs(method: str) -> None:
     ranker.release.set()
 
 
-async def test_panic_of_a_tokenizer_fails_its_request_only() -> None:
+async def test_panic_of_a_tokenizer_fails_its_request_only():
     """It is no Exception, and ended the loop of its scheduler: the model gave no answer any more."""
 
     class PanicException(BaseException):

@@ -1,7 +1,5 @@
 """Preemption: a batch of higher priority preempts a running one where the ranker pauses, and changes nothing else."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -80,14 +78,14 @@ def sizes(ranker: NumberRanker) -> list[int]:
     return [len(window.passages) for window in ranker.ranked]
 
 
-async def test_short_request_preempts_a_long_one_in_the_middle_of_its_batch() -> None:
+async def test_short_request_preempts_a_long_one_in_the_middle_of_its_batch():
     async with long_batch() as (engine, _, long):
         for _ in range(3):
             assert positions(await asyncio.wait_for(engine.run(of_size(SHORT)), 10)) == [0]
         assert not long.done()
 
 
-async def test_preempted_batch_does_not_count_the_time_of_those_that_preempted_it() -> None:
+async def test_preempted_batch_does_not_count_the_time_of_those_that_preempted_it():
     start_s = time.perf_counter()
     async with long_batch() as (engine, ranker, long):
         preempting = [await engine.run(of_size(SHORT)) for _ in range(3)]
@@ -100,14 +98,14 @@ async def test_preempted_batch_does_not_count_the_time_of_those_that_preempted_i
     assert trace.queue_ms >= preempting_ms, "it waited for them"
 
 
-async def test_failure_of_a_batch_that_preempts_is_its_own() -> None:
+async def test_failure_of_a_batch_that_preempts_is_its_own():
     async with long_batch() as (engine, _, _):
         with pytest.raises(RankerFailure, match="bad"):
             await engine.run(of_size(SHORT, query="bad"))
         await engine.run(of_size(SHORT))
 
 
-async def test_preemption_ends_with_the_running_batch() -> None:
+async def test_preemption_ends_with_the_running_batch():
     """What follows is run by the thread as usual."""
     async with long_batch() as (engine, ranker, long):
         short = start(*(engine.run(of_size(SHORT)) for _ in range(10)))
@@ -117,7 +115,7 @@ async def test_preemption_ends_with_the_running_batch() -> None:
     assert len(ranker.ranked) == 12
 
 
-async def test_ranker_without_pauses_is_not_preempted() -> None:
+async def test_ranker_without_pauses_is_not_preempted():
     ranker = NumberRanker(free_batches=0)
     async with engine_for(ranker, ONE_BY_ONE) as engine:
         (long,) = start(engine.run(of_size(LONG)))

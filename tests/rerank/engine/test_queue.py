@@ -1,7 +1,5 @@
 """FairQueue: loses no work, keeps to the batch size, and runs the highest priority first."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Sequence
@@ -81,13 +79,13 @@ def order(queue: FairQueue[Entry]) -> list[int]:
 
 
 @given(requests_of_entries)
-def test_batch_keeps_to_the_batch_size_unless_it_is_a_single_window(rows: list[list[int]]) -> None:
+def test_batch_keeps_to_the_batch_size_unless_it_is_a_single_window(rows):
     for batch in drained(filled(entries_of_requests(rows))):
         assert len(batch) == 1 or sum(one.tokens for one in batch) <= MAX_BATCH_TOKENS
 
 
 @given(sizes)
-def test_batches_and_their_entries_are_in_order_of_priority(rows: list[int]) -> None:
+def test_batches_and_their_entries_are_in_order_of_priority(rows):
     """Equal ages: the least remaining work. Equal work: the order of arrival."""
     waiting = sorted(range(len(rows)), key=lambda number: rows[number])
     for batch in drained(filled(entries_for(rows))):
@@ -96,7 +94,7 @@ def test_batches_and_their_entries_are_in_order_of_priority(rows: list[int]) -> 
         waiting = [number for number in waiting if number not in numbers(batch)]
 
 
-def test_completed_work_raises_the_priority_of_the_next_window() -> None:
+def test_completed_work_raises_the_priority_of_the_next_window():
     long, short = entry(0, 100, remaining=500), entry(1, 100, remaining=200)
     queue = filled([long, short])
     long.request.remaining[MODEL] -= 400
@@ -104,7 +102,7 @@ def test_completed_work_raises_the_priority_of_the_next_window() -> None:
     assert order(queue) == [0, 1]
 
 
-def test_work_that_proves_to_be_more_lowers_the_priority() -> None:
+def test_work_that_proves_to_be_more_lowers_the_priority():
     """The places from before, when less was expected of it, are still in the heap."""
     grown, other = entry(0, 60, remaining=60), entry(1, 80)
     queue = filled([grown, other])
@@ -115,9 +113,7 @@ def test_work_that_proves_to_be_more_lowers_the_priority() -> None:
 
 
 @pytest.mark.parametrize(("ran_before", "order_after"), [(1900, [1, 0]), (2000, [0, 1])])
-def test_shorter_request_goes_first_unless_twenty_times_the_difference_has_run_before_it_came(
-    ran_before: int, order_after: list[int]
-) -> None:
+def test_shorter_request_goes_first_unless_twenty_times_the_difference_has_run_before_it_came(ran_before, order_after):
     queue = filled([entry(0, 200, remaining=200)])
     for number in range(10, 10 + ran_before // 100):
         queue.add(entry(number, 100))
@@ -127,7 +123,7 @@ def test_shorter_request_goes_first_unless_twenty_times_the_difference_has_run_b
 
 
 @given(requests_of_entries, st.data())
-def test_discarded_requests_never_run_and_all_others_do(rows: list[list[int]], data: st.DataObject) -> None:
+def test_discarded_requests_never_run_and_all_others_do(rows, data):
     entries = entries_of_requests(rows)
     queue = filled(entries)
     some = data.draw(st.lists(st.sampled_from(entries), max_size=3) if entries else st.just([]))
@@ -142,7 +138,7 @@ def test_discarded_requests_never_run_and_all_others_do(rows: list[list[int]], d
     assert len(queue) == 0
 
 
-def test_a_batch_costs_the_same_whatever_waits() -> None:
+def test_a_batch_costs_the_same_whatever_waits():
     """The 20,000 entries that waited in the attack of narrow windows were all looked at before each batch."""
 
     def seconds_per_batch(requests: int, entries_each: int) -> float:
@@ -165,14 +161,14 @@ def callers_of(queue: FairQueue[Entry]) -> list[str]:
     return [one.request.share.name for batch in drained(queue) for one in batch]
 
 
-def test_callers_take_turns_by_tokens() -> None:
+def test_callers_take_turns_by_tokens():
     """Whatever the number of their requests, and the sizes of these."""
     many = [entry(number, 50, caller="many") for number in range(20)]
     few = [entry(number, 100, caller="few") for number in range(3)]
     assert callers_of(filled([*many, *few])) == ["many", "many", "few"] * 3 + ["many"] * 14
 
 
-def test_caller_saves_up_no_share_while_it_asks_for_nothing() -> None:
+def test_caller_saves_up_no_share_while_it_asks_for_nothing():
     queue = filled([entry(0, 100, caller="late")])
     queue.next_batch()
     for number in range(10):
@@ -184,7 +180,7 @@ def test_caller_saves_up_no_share_while_it_asks_for_nothing() -> None:
     assert callers_of(queue)[:4] == ["late", "busy", "late", "busy"]
 
 
-def test_newcomer_waits_for_no_more_than_the_caller_that_is_furthest_behind() -> None:
+def test_newcomer_waits_for_no_more_than_the_caller_that_is_furthest_behind():
     """A caller whose long request had waited had 4,700 tokens of short ones before an honest one's."""
     queue = filled([entry(0, 2000, caller="behind"), *(entry(number, 100, caller="served") for number in range(1, 11))])
     for _ in range(10):
@@ -198,7 +194,7 @@ def test_newcomer_waits_for_no_more_than_the_caller_that_is_furthest_behind() ->
 # --- preemption ---
 
 
-def test_request_with_less_than_half_of_the_work_preempts() -> None:
+def test_request_with_less_than_half_of_the_work_preempts():
     long = [entry(0, 100, caller="long")]
     for tokens, preempts in ((49, True), (50, False)):
         for caller in ("long", "other"):
@@ -208,11 +204,11 @@ def test_request_with_less_than_half_of_the_work_preempts() -> None:
     assert not filled([]).may_preempt(long, 0)
 
 
-def test_batch_is_preempted_by_as_many_tokens_as_it_has() -> None:
+def test_batch_is_preempted_by_as_many_tokens_as_it_has():
     short, long = filled([entry(1, 10)]), [entry(0, 100), entry(0, 100)]
     assert [short.may_preempt(long, tokens) for tokens in (0, 199, 200)] == [True, True, False]
 
 
-def test_work_after_some_that_does_not_fit_completes_the_batch() -> None:
+def test_work_after_some_that_does_not_fit_completes_the_batch():
     queue = filled([entry(0, 40), entry(1, 70), entry(2, 80), entry(3, 30, remaining=90.0)])
     assert numbers(queue.next_batch()) == [0, 3]

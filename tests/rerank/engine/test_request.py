@@ -1,7 +1,5 @@
 """Estimates of the remaining work of a request, from its schedule and from its windows so far."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
@@ -43,18 +41,18 @@ def short(n: int) -> list[Passage]:
 @pytest.mark.parametrize(
     ("n", "tokens"), [(0, 0), (1, MIN_WINDOW_TOKENS), (20, 20 * 4), (21, 2 * 20 * 4), (100, 9 * 20 * 4)]
 )
-def test_estimate_uses_the_length_of_the_passages_before_the_first_window(n: int, tokens: int) -> None:
+def test_estimate_uses_the_length_of_the_passages_before_the_first_window(n, tokens):
     assert expected(short(n)).remaining == {RANK: tokens, PREPARE: 2 + 4 * n}
 
 
-def test_long_passages_count_up_to_the_limits_of_the_model() -> None:
+def test_long_passages_count_up_to_the_limits_of_the_model():
     passage = Passage("a", "x" * 200_000)
     assert cost(TEXTS, [passage] * 3).prepare == 2 + 3 * 502
     assert cost(TEXTS, [passage] * 3, Single(2)).rank == 1004
     assert cost(TEXTS, [passage] * 3).rank == 1500
 
 
-def test_cascade_is_estimated_per_model() -> None:
+def test_cascade_is_estimated_per_model():
     """The cheap model reads vectors: a passage counts one token in its windows."""
     job = expected(short(100), RankStage("cheap", Single(50)), RankStage("model", Single(10)))
     cheap, cheap_prepare = (ModelPhase(stage, "cheap") for stage in (Phase.RANK, Phase.PREPARE))
@@ -64,7 +62,7 @@ def test_cascade_is_estimated_per_model() -> None:
     assert job.remaining == work | {cheap: 400}
 
 
-def test_passages_with_a_vector_need_no_preparation_by_a_ranker_of_vectors() -> None:
+def test_passages_with_a_vector_need_no_preparation_by_a_ranker_of_vectors():
     """They need it by a ranker of texts, which otherwise looked slow after requests that refer to the index."""
     vector = np.ones(2, dtype=np.float32)
     passages = [Passage("a", "some text", vector=vector), Passage("b", "text")]
@@ -73,9 +71,7 @@ def test_passages_with_a_vector_need_no_preparation_by_a_ranker_of_vectors() -> 
     assert cost(TEXTS, []).prepare == 2
 
 
-async def test_passages_are_counted_once_however_many_windows_and_slices_read_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_passages_are_counted_once_however_many_windows_and_slices_read_them(monkeypatch):
     counted: list[int] = []
     estimate = ModelCost.of
 

@@ -1,7 +1,5 @@
 """Scheduler of work on a server: limit, order, cancellation and failures; its rate follows what a phase does."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -56,7 +54,7 @@ def request(remaining: float = 0.0) -> Request:
     return made
 
 
-async def test_results_keep_the_order_of_the_work() -> None:
+async def test_results_keep_the_order_of_the_work():
     async with calls_of(SlowServer(), max_in_flight=2) as calls:
         results = await calls.run(request(), [1, 2, 3, 4, 5], [10] * 5)
     assert [result.result for result in results] == [2, 4, 6, 8, 10]
@@ -64,14 +62,14 @@ async def test_results_keep_the_order_of_the_work() -> None:
     assert results[4].queue_ms > results[0].queue_ms
 
 
-async def test_no_more_calls_than_allowed_are_in_flight() -> None:
+async def test_no_more_calls_than_allowed_are_in_flight():
     server = SlowServer()
     async with calls_of(server, max_in_flight=3) as calls:
         await asyncio.gather(*(calls.run(request(), [1, 2], [10, 10]) for _ in range(5)))
     assert server.most_running == 3
 
 
-async def test_request_with_the_least_work_goes_first() -> None:
+async def test_request_with_the_least_work_goes_first():
     server = SlowServer()
     async with calls_of(server, max_in_flight=1) as calls:
         first = asyncio.create_task(calls.run(request(), [0, 1], [10, 10]))
@@ -82,7 +80,7 @@ async def test_request_with_the_least_work_goes_first() -> None:
     assert server.started.index(3) < server.started.index(2)
 
 
-async def test_cancelled_request_ends_its_calls_and_leaves_the_queue() -> None:
+async def test_cancelled_request_ends_its_calls_and_leaves_the_queue():
     server = SlowServer(seconds=30)
     async with calls_of(server, max_in_flight=2) as calls:
         task = asyncio.create_task(calls.run(request(), [1, 2, 3, 4], [10] * 4))
@@ -98,7 +96,7 @@ async def test_cancelled_request_ends_its_calls_and_leaves_the_queue() -> None:
     assert 4 not in server.started
 
 
-async def test_closing_ends_queued_work_and_lets_calls_finish() -> None:
+async def test_closing_ends_queued_work_and_lets_calls_finish():
     server = SlowServer(seconds=0.1)
     async with calls_of(server, max_in_flight=1) as calls:
         running = asyncio.create_task(calls.run(request(), [1], [10]))
@@ -113,7 +111,7 @@ async def test_closing_ends_queued_work_and_lets_calls_finish() -> None:
         await calls.run(request(), [4], [10])
 
 
-async def test_measured_rate_is_that_of_all_calls_together() -> None:
+async def test_measured_rate_is_that_of_all_calls_together():
     """Ten calls of 100 tokens that take 0.1 s side by side are 10,000 tokens per second, not 1,000."""
     async with calls_of(SlowServer(seconds=0.1), max_in_flight=64) as calls:
         for _ in range(3):
@@ -122,7 +120,7 @@ async def test_measured_rate_is_that_of_all_calls_together() -> None:
     assert 2_500 < calls.rate.tokens_per_s < 10_500
 
 
-async def test_work_of_a_request_that_ended_does_not_run_again_after_its_batch_failed() -> None:
+async def test_work_of_a_request_that_ended_does_not_run_again_after_its_batch_failed():
     batches, runs, may_fail = list[Sequence[int]](), asyncio.Event(), asyncio.Event()
 
     async def run_batch(inputs: Sequence[int], limit_s: float) -> tuple[Sequence[int], float]:
@@ -144,7 +142,7 @@ async def test_work_of_a_request_that_ended_does_not_run_again_after_its_batch_f
     await scheduler.close()
 
 
-async def test_batch_may_take_ten_minutes_before_a_rate_is_measured_then_twenty_times_its_time_or_a_minute() -> None:
+async def test_batch_may_take_ten_minutes_before_a_rate_is_measured_then_twenty_times_its_time_or_a_minute():
     limits_s = list[float]()
 
     async def run_batch(inputs: Sequence[int], limit_s: float) -> tuple[Sequence[int], float]:
@@ -171,12 +169,12 @@ def measured(*batches: tuple[float, float]) -> Rate:
     return rate
 
 
-def test_first_batch_of_a_model_is_not_counted() -> None:
+def test_first_batch_of_a_model_is_not_counted():
     assert (Rate().tokens_per_s, measured().tokens_per_s) == (None, None)
     assert measured((100, 0.5)).tokens_per_s == 200.0
 
 
-def test_rate_follows_the_seconds_in_which_a_phase_worked() -> None:
+def test_rate_follows_the_seconds_in_which_a_phase_worked():
     slower = measured(*[(1000, 1.0)] * 9, *[(100, 1.0)] * 9).tokens_per_s
     assert slower == pytest.approx(100, rel=0.2)
     faster = measured((10, 1.0), *[(100, 0.01)] * 1000).tokens_per_s
@@ -184,7 +182,7 @@ def test_rate_follows_the_seconds_in_which_a_phase_worked() -> None:
 
 
 @pytest.mark.parametrize("small", [(30, 0.005), (100, 0.0001)], ids=["fixed cost", "nothing to compute"])
-def test_large_batches_decide_among_small_ones(small: tuple[float, float]) -> None:
+def test_large_batches_decide_among_small_ones(small):
     """Ten small ones for each large one, whose rate is a third and fifty times the large one's."""
     rate = measured(*[*[small] * 10, (20_000, 1.0)] * 5).tokens_per_s
     assert rate == pytest.approx(20_000, rel=0.1)

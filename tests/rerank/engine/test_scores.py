@@ -1,7 +1,5 @@
 """Scores: with the first stage's, compared with a slow reference; and made distinct."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -60,7 +58,7 @@ pairs = st.lists(st.tuples(st.integers(-99, 99), st.integers(-99, 99)), min_size
 
 
 @given(pairs, st.floats(0, 100, exclude_min=True))
-def test_scores_equal_the_formula(scores: list[tuple[int, int]], weight: float) -> None:
+def test_scores_equal_the_formula(scores, weight):
     ranker, first_stage = ([float(pair[side]) for pair in scores] for side in (0, 1))
     expected = [a + weight * b for a, b in zip(slow_z_scores(ranker), slow_z_scores(first_stage), strict=True)]
     found = interpolate(WindowRanking(tuple(ranker), repairs=2), first_stage, weight)
@@ -68,15 +66,13 @@ def test_scores_equal_the_formula(scores: list[tuple[int, int]], weight: float) 
     assert found.repairs == 2
 
 
-async def test_without_a_weight_the_scores_are_the_models_own() -> None:
+async def test_without_a_weight_the_scores_are_the_models_own():
     ranking = await ranked([1.0, 2.0, 3.0], [30.0, 20.0, 10.0], step(Single(20)))
     assert [row.score for row in ranking.ranked] == [3.0, 2.0, 1.0]
 
 
 @given(st.lists(st.tuples(*[st.integers(-99, 99)] * 3), min_size=1, max_size=20), st.floats(0, 100))
-def test_words_of_a_ranker_are_added_with_and_without_a_first_stage(
-    rows: list[tuple[int, int, int]], weight: float
-) -> None:
+def test_words_of_a_ranker_are_added_with_and_without_a_first_stage(rows, weight):
     ranker, first_stage, lexical = ([float(row[side]) for row in rows] for side in range(3))
     z, f = slow_z_scores(ranker), slow_z_scores(first_stage)
     expected = [a + weight * b + c for a, b, c in zip(z, f, lexical, strict=True)]
@@ -84,22 +80,22 @@ def test_words_of_a_ranker_are_added_with_and_without_a_first_stage(
     assert found.scores == pytest.approx(expected, abs=1e-6)
 
 
-def test_tie_keeps_first_stage_order() -> None:
+def test_tie_keeps_first_stage_order():
     assert interpolate(WindowRanking((1.0, 2.0)), [2.0, 1.0], 1.0).permutation == (0, 1)
 
 
-def test_first_stage_with_equal_scores_counts_by_reciprocal_ranks() -> None:
+def test_first_stage_with_equal_scores_counts_by_reciprocal_ranks():
     assert first_stage_scores([0.5] * 3) == [1 / 61, 1 / 62, 1 / 63]
     assert first_stage_scores([0.5, 0.5, 0.5, 0.4]) == [0.5, 0.5, 0.5, 0.4]
 
 
 @pytest.mark.parametrize("score", [None, float("nan"), float("inf")])
-def test_first_stage_without_a_finite_score_counts_by_reciprocal_ranks(score: float | None) -> None:
+def test_first_stage_without_a_finite_score_counts_by_reciprocal_ranks(score):
     assert first_stage_scores([7.0, score]) == [1 / 61, 1 / 62]
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=9))
-def test_scores_count_as_distances_exactly_if_they_never_fall_and_differ(scores: list[float]) -> None:
+def test_scores_count_as_distances_exactly_if_they_never_fall_and_differ(scores):
     falls = any(after < before for before, after in pairwise(scores))
     expected = [-score for score in scores] if not falls and len({*scores}) > 1 else None
     assert are_distances(scores) == (expected is not None)
@@ -110,7 +106,7 @@ def test_scores_count_as_distances_exactly_if_they_never_fall_and_differ(scores:
         assert first_stage_scores(rising) == [-score for score in rising]
 
 
-async def test_distances_rank_as_the_scores_that_fall_by_the_same_steps_and_the_reply_says_so() -> None:
+async def test_distances_rank_as_the_scores_that_fall_by_the_same_steps_and_the_reply_says_so():
     numbers = [1.0, 5.0, 3.0]
     falling, rising = [
         await ranked(numbers, scores, step(Single(20), 2.0)) for scores in ([-0.1, -0.1, -0.7], [0.1, 0.1, 0.7])
@@ -124,12 +120,12 @@ async def test_distances_rank_as_the_scores_that_fall_by_the_same_steps_and_the_
     assert {row.position: row.passage.score for row in rising.ranked} == {0: 0.1, 1: 0.1, 2: 0.7}  # as sent
 
 
-async def test_distances_that_do_not_count_are_no_warning() -> None:
+async def test_distances_that_do_not_count_are_no_warning():
     assert (await ranked([1.0, 5.0], [0.1, 0.7], step(Single(20)))).trace.model_warning == ""
 
 
 @pytest.mark.parametrize("lost", [None, float("nan")])
-async def test_score_that_turns_those_of_the_others_off_is_told(lost: float | None) -> None:
+async def test_score_that_turns_those_of_the_others_off_is_told(lost):
     ranking = await ranked([1.0, 2.0, 3.0], [30.0, lost, 10.0], step(Single(20), 2.0))
     told = "1 of 3 candidates have no finite first-stage score, so the scores of the others do not count"
     assert ranking.trace.model_warning == told
@@ -141,7 +137,7 @@ ONE_WINDOW = [Single(20), Sliding(20, 10), TopDown(20)]
 
 
 @pytest.mark.parametrize("strategy", ONE_WINDOW, ids=str)
-async def test_first_stage_counts_in_one_window_of_every_strategy(strategy: Strategy) -> None:
+async def test_first_stage_counts_in_one_window_of_every_strategy(strategy):
     """z-scores of the ranker: -√1.5, 0, √1.5; of the first stage: √1.5, 0, -√1.5."""
     numbers, first_stage = [1.0, 2.0, 3.0], [30.0, 20.0, 10.0]
     ranking = await ranked(numbers, first_stage, step(strategy, 2.0))
@@ -159,7 +155,7 @@ SEVERAL_WINDOWS = [Sliding(2, 1), TopDown(2)]
 
 
 @pytest.mark.parametrize("strategy", SEVERAL_WINDOWS, ids=str)
-async def test_weight_over_several_windows_is_left_out_with_a_warning(strategy: Strategy) -> None:
+async def test_weight_over_several_windows_is_left_out_with_a_warning(strategy):
     lists = [1.0, 2.0, 3.0, 4.0], [9.0, 8.0, 7.0, 6.0]
     ranking = await ranked(*lists, step(strategy, 99.0))
     assert positions(ranking) == positions(await ranked(*lists, step(strategy)))
@@ -169,7 +165,7 @@ async def test_weight_over_several_windows_is_left_out_with_a_warning(strategy: 
     assert ranking.trace.model_warning.endswith("use the strategy single, or at most 2 candidates")
 
 
-async def test_preranker_counts_by_its_scores() -> None:
+async def test_preranker_counts_by_its_scores():
     """The preranker's scores are 3, 2, 2; the ranker's are 0, 1, 2 in that order."""
     rows = (("bb", 1), ("aaa", 0), ("cc", 2))
     candidates = tuple(Passage(doc_id, f"{number}", 1.0) for doc_id, number in rows)
@@ -180,7 +176,7 @@ async def test_preranker_counts_by_its_scores() -> None:
     assert ranking.score_kind is ScoreKind.RANK
 
 
-async def test_first_stage_counts_in_the_order_of_the_preranker() -> None:
+async def test_first_stage_counts_in_the_order_of_the_preranker():
     """The preranker keeps the first-stage order, so the window of two holds the first two candidates."""
     stages = preranker(Single(20), 99.0), step(Single(2))
     ranking = await ranked([1.0, 2.0, 3.0], [30.0, 20.0, 10.0], *stages)
@@ -190,7 +186,7 @@ async def test_first_stage_counts_in_the_order_of_the_preranker() -> None:
 
 
 @given(st.permutations(range(12)))
-def test_kendall_tau_equals_scipys(order: list[int]) -> None:
+def test_kendall_tau_equals_scipys(order):
     assert kendall_tau(order) == pytest.approx(kendalltau(range(12), order).statistic)
 
 
@@ -200,14 +196,14 @@ descending = st.lists(st.floats(-1e30, 1e30), max_size=30).map(lambda scores: so
 
 
 @given(descending)
-def test_strictly_decreasing_decreases_strictly_in_float32_and_raises_no_score(scores: list[float]) -> None:
+def test_strictly_decreasing_decreases_strictly_in_float32_and_raises_no_score(scores):
     lowered = strictly_decreasing(scores)
     assert len(lowered) == len(scores)
     assert all(np.float32(above) > np.float32(below) for above, below in pairwise(lowered))
     assert all(new <= old for new, old in zip(lowered, scores, strict=True))
 
 
-async def test_passages_without_text_do_not_make_a_second_window_whose_scores_cannot_be_compared() -> None:
+async def test_passages_without_text_do_not_make_a_second_window_whose_scores_cannot_be_compared():
     candidates = tuple(Passage(f"d{n}", text, float(9 - n)) for n, text in enumerate(["1", "2", " ", ""]))
     ranking = await run(candidates, step(Sliding(2, 1), 99.0))
     assert (ranking.trace.first_stage_weight, ranking.trace.model_warning) == (99.0, "")
@@ -217,6 +213,6 @@ async def test_passages_without_text_do_not_make_a_second_window_whose_scores_ca
 @pytest.mark.parametrize(
     ("strategy", "warning"), [(Single(20), "stride 3 is left out: single(20) has none"), (Sliding(4, 3), "")]
 )
-async def test_stride_without_effect_is_told(strategy: Strategy, warning: str) -> None:
+async def test_stride_without_effect_is_told(strategy, warning):
     ranking = await run(tuple(Passage(f"d{n}", str(n)) for n in range(3)), step(strategy), stride=3)
     assert ranking.trace.model_warning == warning

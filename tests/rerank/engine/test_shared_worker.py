@@ -1,7 +1,5 @@
 """The thread for work on texts: callers take their turns between slices, and it ends with its reranker."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from typing import Any
@@ -32,7 +30,7 @@ async def results(*works: tuple[str, SlicedWork[Any], float]) -> list[Any]:
     return found
 
 
-async def test_callers_take_turns_between_slices_however_many_requests_they_have() -> None:
+async def test_callers_take_turns_between_slices_however_many_requests_they_have():
     done = list[str]()
     many = [("many", steps("many", 6, done), LONG) for _ in range(5)]
     assert await results(*many, ("one", steps("one", 6, done), LONG)) == [*["many"] * 5, "one"]
@@ -40,14 +38,14 @@ async def test_callers_take_turns_between_slices_however_many_requests_they_have
     assert len(done) == 36
 
 
-async def test_short_work_of_a_caller_waits_for_a_slice_of_its_long_work() -> None:
+async def test_short_work_of_a_caller_waits_for_a_slice_of_its_long_work():
     done = list[str]()
     works = [("a", steps("long", 10, done), LONG) for _ in range(4)]
     await results(*works, ("a", steps("short", 1, done), 2.0))
     assert done.index("short") <= 4
 
 
-async def test_cancelled_work_runs_no_further_slice() -> None:
+async def test_cancelled_work_runs_no_further_slice():
     done, worker = list[str](), SharedWorker("work")
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(2.5 * SLICE_S):
@@ -58,7 +56,7 @@ async def test_cancelled_work_runs_no_further_slice() -> None:
     worker.close()
 
 
-async def test_errors_are_those_of_the_work() -> None:
+async def test_errors_are_those_of_the_work():
     def failing(error: Exception) -> SlicedWork[None]:
         yield
         raise error
@@ -67,7 +65,7 @@ async def test_errors_are_those_of_the_work() -> None:
     assert (type(refused), type(bug)) == (InvalidRequest, KeyError)
 
 
-async def test_closed_worker_refuses_work_and_forgets_its_callers() -> None:
+async def test_closed_worker_refuses_work_and_forgets_its_callers():
     worker = SharedWorker("work")
     assert await worker.call("a", lambda: 3) == 3
     worker.close()

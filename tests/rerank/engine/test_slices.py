@@ -1,7 +1,5 @@
 """A window of several parts has the scores of the whole, and requests take turns between two parts."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -71,7 +69,7 @@ def small_batches(ranker: NumberRanker) -> Engine:
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 100, 333])
-async def test_window_of_several_parts_is_ordered_as_a_whole(n: int) -> None:
+async def test_window_of_several_parts_is_ordered_as_a_whole(n):
     numbers, ranker = shuffled(n), Pointwise()
     async with small_batches(ranker) as engine:
         ranking = await engine.run(request_for(numbers, SINGLE))
@@ -81,7 +79,7 @@ async def test_window_of_several_parts_is_ordered_as_a_whole(n: int) -> None:
     assert (window.scores, ranking.trace.rounds, len(ranker.parts)) == (tuple(numbers), 1, -(-n // 5))
 
 
-async def test_parts_of_several_requests_share_a_batch() -> None:
+async def test_parts_of_several_requests_share_a_batch():
     ranker = Pointwise(free_batches=0)
     async with small_batches(ranker) as engine:
         (first,) = start(engine.run(request_for([1, 2], SINGLE)))
@@ -93,7 +91,7 @@ async def test_parts_of_several_requests_share_a_batch() -> None:
     assert len(ranker.batches) == 2
 
 
-async def test_short_request_overtakes_between_two_parts() -> None:
+async def test_short_request_overtakes_between_two_parts():
     ranker = Pointwise(free_batches=1)
     async with small_batches(ranker) as engine:
         (long,) = start(engine.run(request_for(shuffled(500), SINGLE, query="long")))
@@ -118,7 +116,5 @@ def texts_of(*texts: str) -> list[Passage]:
         ([], []),
     ],
 )
-def test_slices_hold_every_passage_once_and_equal_texts_together(
-    passages: list[Passage], expected: list[list[int]]
-) -> None:
+def test_slices_hold_every_passage_once_and_equal_texts_together(passages, expected):
     assert slices(passages, [len(passage.text) for passage in passages], 4) == expected

@@ -1,7 +1,5 @@
 """Strategies: final orders, windows and costs, compared with a slow sort that moves one candidate at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -59,7 +57,7 @@ def rank_llm_spans(n: int, size: int = 20, stride: int = 10) -> list[tuple[int, 
     return found
 
 
-def test_windows_are_rank_llms_for_lists_of_tens_and_differ_for_73_lengths_up_to_100() -> None:
+def test_windows_are_rank_llms_for_lists_of_tens_and_differ_for_73_lengths_up_to_100():
     """docs/guide/move.md says so: here the last window is whole."""
     differ = {n for n in range(1, 101) if list(spans(n, 20, 10)) != rank_llm_spans(n)}
     assert len(differ) == 73
@@ -68,7 +66,7 @@ def test_windows_are_rank_llms_for_lists_of_tens_and_differ_for_73_lengths_up_to
 
 @pytest.mark.parametrize("strategy", SLIDING, ids=str)
 @pytest.mark.parametrize("relevance_of", [few_levels, all_different])
-def test_sliding_equals_the_slow_reference(strategy: Sliding, relevance_of: Callable[[int], list[float]]) -> None:
+def test_sliding_equals_the_slow_reference(strategy, relevance_of):
     for n in boundary_sizes(strategy):
         relevance = relevance_of(n)
         rounds, order = run_schedule(strategy, by(relevance), n)
@@ -79,9 +77,7 @@ def test_sliding_equals_the_slow_reference(strategy: Sliding, relevance_of: Call
 @pytest.mark.parametrize(
     "scores_of_n", [inconsistent, lambda n: by(all_different(n)), lambda n: by(range(n)), lambda n: by([0.0] * n)]
 )
-def test_every_round_keeps_to_size_cost_and_candidates_whatever_the_ranker_says(
-    strategy: Strategy, scores_of_n: Callable[[int], Callable[[Positions], Sequence[float]]]
-) -> None:
+def test_every_round_keeps_to_size_cost_and_candidates_whatever_the_ranker_says(strategy, scores_of_n):
     """A round carries a full order or none, the first one the first stage's."""
     for n in boundary_sizes(strategy):
         rounds, order = run_schedule(strategy, scores_of_n(n), n)
@@ -101,7 +97,7 @@ def test_every_round_keeps_to_size_cost_and_candidates_whatever_the_ranker_says(
     ],
     ids=str,
 )
-def test_perfect_ranker_finds_the_best_ten(strategy: Strategy) -> None:
+def test_perfect_ranker_finds_the_best_ten(strategy):
     """It does where consecutive windows share ten places, or half a window has ten."""
     for n in boundary_sizes(strategy):
         relevance = all_different(n)
@@ -110,7 +106,7 @@ def test_perfect_ranker_finds_the_best_ten(strategy: Strategy) -> None:
 
 
 @each_strategy
-def test_tie_keeps_first_stage_order(strategy: Strategy) -> None:
+def test_tie_keeps_first_stage_order(strategy):
     """Over the full list, also for candidates that share no window."""
     for n in boundary_sizes(strategy):
         relevance = few_levels(n)
@@ -121,12 +117,12 @@ def test_tie_keeps_first_stage_order(strategy: Strategy) -> None:
 
 
 @pytest.mark.parametrize("strategy", [*SLIDING, *SINGLE], ids=str)
-def test_cost_is_exact_for_schedules_that_do_not_depend_on_the_rankings(strategy: Strategy) -> None:
+def test_cost_is_exact_for_schedules_that_do_not_depend_on_the_rankings(strategy):
     for n in boundary_sizes(strategy):
         assert strategy.cost(n).min_windows == strategy.cost(n).max_windows, f"n = {n}"
 
 
-def test_bounds_of_top_down_are_reached() -> None:
+def test_bounds_of_top_down_are_reached():
     """The lower ones if the first stage is right, the upper ones if each comparison eliminates one candidate."""
     for strategy, n in [(TopDown(20), 100), (TopDown(20), 21), (TopDown(2), 50)]:
         best = windows_of(run_schedule(strategy, by(range(n, 0, -1)), n)[0])
@@ -135,7 +131,7 @@ def test_bounds_of_top_down_are_reached() -> None:
     assert len(worst) == TopDown(2).cost(50).max_windows
 
 
-def test_cost_of_hundred_candidates_is_that_of_the_papers() -> None:
+def test_cost_of_hundred_candidates_is_that_of_the_papers():
     assert Sliding(20, 10).cost(100) == Cost(9, 9)
     assert TopDown(20).cost(100).min_windows == 6
     rounds = [len(run_schedule(strategy, by(range(100, 0, -1)), 100)[0]) for strategy in (Sliding(20, 10), TopDown(20))]
@@ -143,7 +139,7 @@ def test_cost_of_hundred_candidates_is_that_of_the_papers() -> None:
 
 
 @pytest.mark.parametrize("stride", [-1, 0, 21])
-def test_invalid_stride_is_rejected_with_both_numbers(stride: int) -> None:
+def test_invalid_stride_is_rejected_with_both_numbers(stride):
     with pytest.raises(InvalidRequest, match=rf"stride {stride} is outside 1\.\.window_size; use at most 20") as caught:
         Sliding(20, stride)
     assert caught.value.field == "strategy.stride"
@@ -152,7 +148,7 @@ def test_invalid_stride_is_rejected_with_both_numbers(stride: int) -> None:
 
 @pytest.mark.parametrize("window_size", [-1, 0, 1])
 @pytest.mark.parametrize("strategy", [Single, lambda size: Sliding(size, 1), TopDown])
-def test_window_of_less_than_two_passages_is_rejected(strategy: Callable[[int], Strategy], window_size: int) -> None:
+def test_window_of_less_than_two_passages_is_rejected(strategy, window_size):
     expected = f"window_size {window_size} is too small to order passages; use at least 2"
     with pytest.raises(InvalidRequest, match=expected) as caught:
         strategy(window_size)
@@ -160,7 +156,7 @@ def test_window_of_less_than_two_passages_is_rejected(strategy: Callable[[int], 
 
 
 @each_strategy
-def test_schedule_begins_with_the_order_that_is_given(strategy: Strategy) -> None:
+def test_schedule_begins_with_the_order_that_is_given(strategy):
     """As for the second step of a cascade: the same schedule, of other positions."""
     for n in boundary_sizes(strategy):
         given = list(range(n))[::-1]
@@ -179,14 +175,14 @@ FLAGGED = [*SLIDING, *SINGLE]
 
 
 @pytest.mark.parametrize("strategy", FLAGGED, ids=str)
-def test_last_round_is_final_and_no_other(strategy: Strategy) -> None:
+def test_last_round_is_final_and_no_other(strategy):
     for n in boundary_sizes(strategy):
         flags = [round_.is_final for round_ in run_schedule(strategy, by(few_levels(n)), n)[0]]
         assert flags == [False] * (len(flags) - 1) + [True] * min(n, 1), f"n = {n}"
 
 
 @each_strategy
-def test_final_round_is_one_window_whose_order_heads_the_answer(strategy: Strategy) -> None:
+def test_final_round_is_one_window_whose_order_heads_the_answer(strategy):
     for n in boundary_sizes(strategy):
         scores_of = by(few_levels(n))
         rounds, order = run_schedule(strategy, scores_of, n)
@@ -202,7 +198,7 @@ def test_final_round_is_one_window_whose_order_heads_the_answer(strategy: Strate
 
 @each_strategy
 @pytest.mark.parametrize("top_n", [1, 2, 5, 30])
-def test_top_n_of_the_answer_needs_only_top_n_of_the_final_window(strategy: Strategy, top_n: int) -> None:
+def test_top_n_of_the_answer_needs_only_top_n_of_the_final_window(strategy, top_n):
     """A ranker that reverses everything after `top_n` there does not change the first `top_n`."""
     for n in boundary_sizes(strategy):
         scores_of = by(few_levels(n))

@@ -1,7 +1,5 @@
 """What the recorded replies are about: models of inference servers, and passages that they rank."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rerank.checkpoints import bundled

@@ -1,7 +1,5 @@
 """Stand-ins for inference servers."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import AsyncIterator
 from functools import cache

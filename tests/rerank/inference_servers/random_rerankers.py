@@ -3,8 +3,6 @@
 python -m tests.rerank.inference_servers.random_rerankers DIR
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Records a real inference server for the tests: python -m tests.rerank.inference_servers.record KIND URL OUT."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

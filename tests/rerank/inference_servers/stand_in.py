@@ -1,7 +1,5 @@
 """A stand-in for an inference server: replies that were recorded from a real one, over HTTP, and faults on demand."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable

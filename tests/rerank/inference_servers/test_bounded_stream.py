@@ -1,7 +1,5 @@
 """What a server sends is read in small pieces until its body, and not beyond what an answer has."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import httpcore2
@@ -24,7 +22,7 @@ class Endless(httpcore2.AsyncNetworkStream):
         return self
 
 
-async def test_head_is_read_in_pieces_up_to_its_bound_again_after_each_request() -> None:
+async def test_head_is_read_in_pieces_up_to_its_bound_again_after_each_request():
     stream = await BoundedStream(Endless()).start_tls()
     for _ in range(2):
         await stream.write(b"GET / HTTP/1.1\r\n\r\n")
@@ -33,7 +31,7 @@ async def test_head_is_read_in_pieces_up_to_its_bound_again_after_each_request()
             await stream.read(65_536)
 
 
-async def test_body_is_read_at_once_up_to_its_bound() -> None:
+async def test_body_is_read_at_once_up_to_its_bound():
     stream = BoundedStream(Endless())
     stream.begin_body(100_000)
     assert len(await stream.read(65_536)) == 65_536
@@ -42,7 +40,7 @@ async def test_body_is_read_at_once_up_to_its_bound() -> None:
 
 
 @pytest.mark.parametrize("proxy", ["", "http://127.0.0.1:9"])
-async def test_connections_to_servers_and_proxies_are_bounded(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
+async def test_connections_to_servers_and_proxies_are_bounded(monkeypatch, proxy):
     monkeypatch.setenv("http_proxy", proxy)
     async with client_of("http://server.example", "") as client:
         used: Any = client._transport_for_url(httpx2.URL("http://server.example"))

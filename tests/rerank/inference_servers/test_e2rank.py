@@ -3,8 +3,6 @@
 A stand-in computes the vectors by the arithmetic of vLLM's pooling LAST; test_real_vllm.py asks a real one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,9 +64,7 @@ def model(folder: Path, url: str = "") -> E2RankModel:
 
 
 @pytest.mark.parametrize("is_encoder", [False, True])
-async def test_scores_equal_the_model_in_this_process(
-    folder: Path, encoder: Encoder, e2rank: Encoder, is_encoder: bool
-) -> None:
+async def test_scores_equal_the_model_in_this_process(folder, encoder, e2rank, is_encoder):
     loader = ModelLoader(e2rank if is_encoder else encoder, "cpu")
     here = await ranked(loader.load(model(folder)).ranker)
     async with stand_in({}) as server:
@@ -86,9 +82,7 @@ async def test_scores_equal_the_model_in_this_process(
         (False, {"scale": float("nan")}, "with some that are not finite"),
     ],
 )
-async def test_server_of_other_vectors_is_not_used(
-    folder: Path, encoder: Encoder, e2rank: Encoder, is_encoder: bool, changed: dict[str, Any], message: str
-) -> None:
+async def test_server_of_other_vectors_is_not_used(folder, encoder, e2rank, is_encoder, changed, message):
     async with stand_in({}) as server:
         server.fault = replies_of(folder, **changed)
         loaded = ModelLoader(e2rank if is_encoder else encoder, "cpu").load(model(folder, server.url))

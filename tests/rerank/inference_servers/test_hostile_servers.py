@@ -1,7 +1,5 @@
 """Servers that never end an answer or make it costly to read: each wait has an end, and each length a bound."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -116,13 +114,13 @@ def api_at(url: str, kind: str = "jina") -> ApiModel:
 
 
 @pytest.mark.parametrize("answer", LONG.values(), ids=LONG)
-async def test_long_answer_is_refused_before_the_call_is_late(answer: Answer) -> None:
+async def test_long_answer_is_refused_before_the_call_is_late(answer):
     async with server_at(answer) as server, asyncio.timeout(SOON_S):
         with pytest.raises(ModelServerUnfit, match=f"{server.url}/ask answered with .*; correct served_by"):
             await server.post(ASK)
 
 
-async def test_server_that_switches_protocols_is_refused() -> None:
+async def test_server_that_switches_protocols_is_refused():
     switch = again_and_again(b"", b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n", 1.0)
     async with server_at(switch) as server, asyncio.timeout(SOON_S):
         with pytest.raises((ModelServerUnfit, NoAnswer)):
@@ -130,7 +128,7 @@ async def test_server_that_switches_protocols_is_refused() -> None:
 
 
 @pytest.mark.parametrize("answer", SLOW.values(), ids=SLOW)
-async def test_time_of_a_call_counts_the_whole_answer(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_time_of_a_call_counts_the_whole_answer(answer, monkeypatch):
     monkeypatch.setattr(server, "_ANSWER_S", 0.3)
     async with server_at(answer) as asked, asyncio.timeout(SOON_S):
         with pytest.raises(NoAnswer, match=r"/ask: no answer within 0.3 s"):
@@ -138,9 +136,7 @@ async def test_time_of_a_call_counts_the_whole_answer(answer: Answer, monkeypatc
 
 
 @pytest.mark.parametrize("answer", [ENDLESS["100 Continue"], SLOW["bytes of a header"]], ids=["100", "slow"])
-async def test_health_check_without_an_end_leaves_a_model_out_soon(
-    answer: Answer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_health_check_without_an_end_leaves_a_model_out_soon(answer, monkeypatch):
     monkeypatch.setattr(server, "_HEALTH_S", 0.3)
     async with hostile(answer) as url:
         ranker = load_remote(api_at(url, "infinity"))
@@ -150,9 +146,7 @@ async def test_health_check_without_an_end_leaves_a_model_out_soon(
             await ranker.close()
 
 
-async def test_check_without_an_end_delays_the_start_by_a_bounded_time_and_ends_with_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_check_without_an_end_delays_the_start_by_a_bounded_time_and_ends_with_it(monkeypatch):
     monkeypatch.setattr(server, "_OPEN_S", 0.3)
     async with hostile(SLOW["nothing"], health=OK) as url:
         ranker = load_remote(api_at(url, "infinity"))
@@ -164,7 +158,7 @@ async def test_check_without_an_end_delays_the_start_by_a_bounded_time_and_ends_
         assert not [task for task in asyncio.all_tasks() - before if "serve" not in repr(task)]
 
 
-async def test_call_during_the_first_check_waits_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_call_during_the_first_check_waits_for_its_end(monkeypatch):
     monkeypatch.setattr(server, "_OPEN_S", 0.1)
 
     async def check() -> None:
@@ -180,7 +174,7 @@ async def test_call_during_the_first_check_waits_for_its_end(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("name", ENDLESS)
-async def test_calls_end_at_their_deadline_and_keep_nobody_waiting(name: str) -> None:
+async def test_calls_end_at_their_deadline_and_keep_nobody_waiting(name):
     """30 calls of a rerank API that has become hostile; meanwhile the event loop is free."""
     two = [{"index": 0, "relevance_score": 0.5}, {"index": 1, "relevance_score": 0.6}]
     now = [whole(json.dumps({"results": two}).encode())]
@@ -209,7 +203,7 @@ async def test_calls_end_at_their_deadline_and_keep_nobody_waiting(name: str) ->
     assert max(pauses_s) < 1.0
 
 
-async def test_sigterm_ends_a_start_that_waits_for_a_server() -> None:
+async def test_sigterm_ends_a_start_that_waits_for_a_server():
     asked = asyncio.Event()
 
     async def silent(writer: asyncio.StreamWriter) -> None:

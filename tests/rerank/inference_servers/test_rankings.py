@@ -1,7 +1,5 @@
 """Rankings over an inference server, whose replies were recorded, equal the model in this process; and reasoning."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -51,7 +49,7 @@ def positions(ranking: Ranking) -> list[int]:
     return [result.position for result in ranking.ranked]
 
 
-async def test_scores_equal_the_model_in_this_process(vllm: StandIn, encoder: Encoder) -> None:
+async def test_scores_equal_the_model_in_this_process(vllm, encoder):
     """The bundled FIRST: an adapter at the server, and merged into its base here."""
     served = await ranked(adapter(vllm.url), request())
     here = await ranked_here(adapter(vllm.url), request(), encoder)
@@ -61,7 +59,7 @@ async def test_scores_equal_the_model_in_this_process(vllm: StandIn, encoder: En
 
 
 @pytest.mark.slow
-async def test_generated_orders_equal_the_model_in_this_process(vllm: StandIn, encoder: Encoder) -> None:
+async def test_generated_orders_equal_the_model_in_this_process(vllm, encoder):
     served = await ranked(generation(vllm.url), request(Single(WINDOW), WINDOW))
     here = await ranked_here(generation(vllm.url), request(Single(WINDOW), WINDOW), encoder)
     assert positions(served) == positions(here)
@@ -69,7 +67,7 @@ async def test_generated_orders_equal_the_model_in_this_process(vllm: StandIn, e
 
 
 @pytest.mark.slow
-async def test_llama_cpp_gives_the_order_of_its_quantised_model(llama_cpp: StandIn, encoder: Encoder) -> None:
+async def test_llama_cpp_gives_the_order_of_its_quantised_model(llama_cpp, encoder):
     """It computes in 8 bits, so its scores differ in the second digit."""
     served = await ranked(plain(llama_cpp.url, {"kind": "llama-cpp"}), request())
     here = await ranked_here(plain(llama_cpp.url), request(), encoder)
@@ -95,7 +93,7 @@ async def thought(vllm: StandIn, texts: Sequence[str], strategy: Strategy, n: in
 
 
 @pytest.mark.parametrize(("text", "is_answered"), TEXTS.values(), ids=TEXTS)
-async def test_answer_after_the_thinking_is_the_order(vllm: StandIn, text: str, is_answered: bool) -> None:
+async def test_answer_after_the_thinking_is_the_order(vllm, text, is_answered):
     ranking = await thought(vllm, [text], Single(WINDOW), WINDOW)
     assert positions(ranking) == ([3, 2, 1, 0] if is_answered else [0, 1, 2, 3])
     assert ranking.trace.completeness is (Completeness.FULL if is_answered else Completeness.NONE)
@@ -103,7 +101,7 @@ async def test_answer_after_the_thinking_is_the_order(vllm: StandIn, text: str, 
     assert ("had not ended its thinking" in ranking.trace.reason) == (not is_answered)
 
 
-async def test_one_window_without_an_answer_makes_the_reply_partial(vllm: StandIn) -> None:
+async def test_one_window_without_an_answer_makes_the_reply_partial(vllm):
     """The first of two sliding windows, which holds the last candidates, has none."""
     ranking = await thought(vllm, [TEXTS["budget"][0], BACKWARDS], Sliding(WINDOW, 2), 6)
     assert positions(ranking) == [3, 2, 1, 0, 4, 5]

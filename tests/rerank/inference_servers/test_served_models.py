@@ -1,7 +1,5 @@
 """What an inference server must be for its scores to be used, and what a request sees if it is not."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -54,7 +52,7 @@ def break_last(log_probs: dict[str, Any]) -> None:
     log_probs[list(log_probs)[-1]] = float("nan")
 
 
-async def test_server_without_scores_of_all_identifiers_is_refused_with_what_it_lacks(vllm: StandIn) -> None:
+async def test_server_without_scores_of_all_identifiers_is_refused_with_what_it_lacks(vllm):
     scores_changed(vllm, drop_last)
     async with opened(adapter(vllm.url)) as (engine, ranker):
         assert "51 of 52 identifiers; this vLLM knows no logprob_token_ids" in ranker.problem
@@ -67,16 +65,14 @@ async def test_server_without_scores_of_all_identifiers_is_refused_with_what_it_
     [(drop_last, "3 of 4 identifiers"), (break_last, "not finite")],
     ids=["an identifier is missing", "NaN"],
 )
-async def test_answer_without_scores_is_an_error_and_no_ranking(
-    vllm: StandIn, change: Callable[[dict[str, Any]], None], message: str
-) -> None:
+async def test_answer_without_scores_is_an_error_and_no_ranking(vllm, change, message):
     async with opened(adapter(vllm.url)) as (engine, _):
         scores_changed(vllm, change)
         with pytest.raises(ModelServerUnfit, match=f"{vllm.url}.*{message}"):
             await engine.run(request())
 
 
-async def test_model_of_another_name_is_refused(vllm: StandIn) -> None:
+async def test_model_of_another_name_is_refused(vllm):
     model = adapter(vllm.url)
     assert model.served_by is not None
     other = model.model_copy(update={"served_by": model.served_by.model_copy(update={"model": "zephyr-7b"})})
@@ -84,13 +80,13 @@ async def test_model_of_another_name_is_refused(vllm: StandIn) -> None:
         assert "serves smollm2, first, not zephyr-7b; correct served_by.model" in ranker.problem
 
 
-async def test_tokenizer_that_is_not_the_servers_is_refused(vllm: StandIn) -> None:
+async def test_tokenizer_that_is_not_the_servers_is_refused(vllm):
     changed(vllm, "/tokenize", lambda body: body | {"tokens": body["tokens"][:-1]})
     async with opened(adapter(vllm.url)) as (_, ranker):
         assert "set `path` to the tokenizer of the served model" in ranker.problem
 
 
-async def test_weights_that_do_not_give_the_golden_scores_are_refused(vllm: StandIn) -> None:
+async def test_weights_that_do_not_give_the_golden_scores_are_refused(vllm):
     scores_changed(vllm, lambda log_probs: log_probs.update({k: v * 3 for k, v in log_probs.items()}))
     async with opened(adapter(vllm.url)) as (engine, ranker):
         assert f"{vllm.url}: self-test: scores differ from golden.json" in ranker.problem
@@ -98,15 +94,13 @@ async def test_weights_that_do_not_give_the_golden_scores_are_refused(vllm: Stan
             await engine.run(request())
 
 
-async def test_prompts_fit_the_length_that_the_server_reads(vllm: StandIn) -> None:
+async def test_prompts_fit_the_length_that_the_server_reads(vllm):
     changed(vllm, "/v1/models", lambda body: {"data": [card | {"max_model_len": 300} for card in body["data"]]})
     async with opened(adapter(vllm.url)) as (_, ranker):
         assert ranker.info.max_window_tokens == 300
 
 
-async def test_windows_hold_as_many_passages_as_the_server_scores(
-    vllm: StandIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_windows_hold_as_many_passages_as_the_server_scores(vllm, monkeypatch):
     assert load_remote(plain(vllm.url)).info.max_window_size == 52
     monkeypatch.setattr(VllmApi, "most_token_ids", 20)
     assert load_remote(plain(vllm.url)).info.max_window_size == 20
@@ -116,6 +110,6 @@ async def test_windows_hold_as_many_passages_as_the_server_scores(
 @pytest.mark.parametrize(
     "answer", [{}, [], None, {"choices": []}, {"meta_info": None}, {"completion_probabilities": []}]
 )
-def test_answer_of_another_form_raises_what_the_ranker_expects(api: VllmApi, answer: object) -> None:
+def test_answer_of_another_form_raises_what_the_ranker_expects(api, answer):
     with pytest.raises((LookupError, TypeError, ValueError, AttributeError)):
         api.log_probs(answer)

@@ -1,7 +1,5 @@
 """An inference server: what is sent to it once more, and how it comes back after it failed."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -66,14 +64,14 @@ def always(reply: Reply) -> Callable[[str, Any], Reply | None]:
     [Reply(429, "busy"), Reply(500, "oops"), Reply(503, "loading"), Reply(200, "done", cut=3), Reply(200, b'{"half')],
     ids=["429", "500", "503", "connection breaks in the answer", "half an answer"],
 )
-async def test_call_without_an_answer_is_sent_again(reply: Reply) -> None:
+async def test_call_without_an_answer_is_sent_again(reply):
     async with served() as (server, _, ask):
         server.fault = once(reply)
         assert await ask() == "done"
         assert asked(server) == 2
 
 
-async def test_attempts_are_bounded_and_the_error_says_what_the_server_said() -> None:
+async def test_attempts_are_bounded_and_the_error_says_what_the_server_said():
     async with served() as (server, _, ask):
         server.fault = always(Reply(503, {"error": "out of blocks"}))
         with pytest.raises(ModelServerUnavailable, match=f"{server.url}/ask answered 503: .*out of blocks.*3 attempts"):
@@ -82,7 +80,7 @@ async def test_attempts_are_bounded_and_the_error_says_what_the_server_said() ->
 
 
 @pytest.mark.parametrize("status", [400, 401, 404])
-async def test_refused_request_is_not_sent_again(status: int) -> None:
+async def test_refused_request_is_not_sent_again(status):
     async with served() as (server, _, ask):
         server.fault = always(Reply(status, {"error": "no such model"}))
         with pytest.raises(ModelServerUnfit, match=rf"/ask answered {status}: .*no such model"):
@@ -90,7 +88,7 @@ async def test_refused_request_is_not_sent_again(status: int) -> None:
         assert asked(server) == 1
 
 
-async def test_killed_server_is_left_out_and_checked_in_full_when_it_is_back() -> None:
+async def test_killed_server_is_left_out_and_checked_in_full_when_it_is_back():
     checks = Checks()
     async with served(checks) as (server, watched, ask):
         assert checks.number == 1
@@ -108,7 +106,7 @@ async def test_killed_server_is_left_out_and_checked_in_full_when_it_is_back() -
         assert checks.number == 2
 
 
-async def test_server_that_does_not_fit_is_not_used() -> None:
+async def test_server_that_does_not_fit_is_not_used():
     checks = Checks()
     checks.error = ModelServerUnfit("it serves another model")
     async with served(checks) as (server, _, ask):
@@ -117,7 +115,7 @@ async def test_server_that_does_not_fit_is_not_used() -> None:
         assert asked(server) == 0
 
 
-async def test_cancelled_call_ends_at_the_server() -> None:
+async def test_cancelled_call_ends_at_the_server():
     async with served() as (server, _, ask):
         server.fault = always(Reply(200, "late", delay_s=60))
         call = asyncio.ensure_future(ask())
@@ -127,13 +125,13 @@ async def test_cancelled_call_ends_at_the_server() -> None:
 
 
 @pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"])
-async def test_server_on_the_loopback_is_called_directly(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_server_on_the_loopback_is_called_directly(variable, monkeypatch):
     monkeypatch.setenv(variable, f"http://127.0.0.1:{free_port()}")
     async with served() as (_, _, ask):
         assert await ask() == "done"
 
 
-async def test_proxy_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_proxy_that_does_not_answer_is_named(monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")
     url = "http://192.0.2.1:8000"
     async with client_of(url, "") as client:
@@ -141,7 +139,7 @@ async def test_proxy_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPat
             await Server(url, client).post(ASK)
 
 
-def test_proxy_of_an_unknown_kind_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_of_an_unknown_kind_is_named(monkeypatch):
     monkeypatch.setenv("ALL_PROXY", "gopher://127.0.0.1:9")
     with pytest.raises(ConfigError, match=r"http://h cannot be called .*by the proxy of ALL_PROXY.*gopher"):
         client_of("http://h", "")

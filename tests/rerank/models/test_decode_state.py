@@ -1,7 +1,5 @@
 """Decode steps: the outputs of whole sequences, in the cache of a GPU too, whose steps read nothing back."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformers import StaticCache
@@ -32,19 +30,19 @@ def check_steps(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2 with a window in one layer", "gpt2"])
-def test_steps_give_the_outputs_of_whole_sequences(name: str) -> None:
+def test_steps_give_the_outputs_of_whole_sequences(name):
     check_steps(name)
 
 
 @pytest.mark.usefixtures("static")
 @pytest.mark.parametrize("name", ["llama", "mistral", "qwen2 with a window in one layer", "qwen3", "gemma3"])
-def test_steps_in_the_cache_of_a_gpu_give_the_outputs_of_whole_sequences(name: str) -> None:
+def test_steps_in_the_cache_of_a_gpu_give_the_outputs_of_whole_sequences(name):
     check_steps(name)
 
 
 @pytest.mark.usefixtures("static")
 @pytest.mark.parametrize("name", ["llama", "mistral", "qwen2", "qwen3"])
-def test_step_in_the_cache_of_a_gpu_can_be_captured(name: str) -> None:
+def test_step_in_the_cache_of_a_gpu_can_be_captured(name):
     model = random_model(DECODERS[name])
     with torch.inference_mode():
         state = DecodeState(model, model.config, random_sequences()[:1], steps=2)

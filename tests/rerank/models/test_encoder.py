@@ -1,7 +1,5 @@
 """The encoder: unit vectors, bitwise equal for equal texts, safe to share between threads."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -35,18 +33,18 @@ PROMPTS: Mapping[str, dict[str, object]] = {
 }
 
 
-def test_default_encoder_is_the_published_one(encoder: Encoder) -> None:
+def test_default_encoder_is_the_published_one(encoder):
     assert (encoder.id.name, encoder.id.dimension, encoder.id.max_tokens) == (DEFAULT_ENCODER, 384, 256)
     assert encoder.id.sha256 == "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 
-def test_equal_texts_get_bitwise_equal_vectors(encoder: Encoder) -> None:
+def test_equal_texts_get_bitwise_equal_vectors(encoder):
     texts = ["tides", *(f"filler number {n} of some length" * (n % 5) for n in range(60)), "tides"]
     vectors = encoder.encode_passages(texts)
     assert np.array_equal(vectors[0], vectors[-1])
 
 
-def test_normal_forms_of_a_text_get_the_same_vector(tmp_path: Path) -> None:
+def test_normal_forms_of_a_text_get_the_same_vector(tmp_path):
     """By a tokenizer that reads bytes, for which letter and accent are other tokens than the letter with its accent."""
     small = Encoder(str(write_qwen_encoder(tmp_path)), "cpu")
     assert small.token_counts(["cafe\u0301"]) != small.token_counts(["caf\u00e9"])
@@ -55,9 +53,7 @@ def test_normal_forms_of_a_text_get_the_same_vector(tmp_path: Path) -> None:
         assert np.array_equal(composed, decomposed)
 
 
-def test_folder_of_the_working_directory_does_not_replace_the_default_encoder(
-    encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_of_the_working_directory_does_not_replace_the_default_encoder(encoder, tmp_path, monkeypatch):
     (tmp_path / DEFAULT_ENCODER).mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     assert locate_encoder(DEFAULT_ENCODER) == encoder.folder
@@ -65,7 +61,7 @@ def test_folder_of_the_working_directory_does_not_replace_the_default_encoder(
     assert locate_encoder("sentence-transformers") == Path("sentence-transformers")
 
 
-def test_threads_may_share_the_encoder(encoder: Encoder) -> None:
+def test_threads_may_share_the_encoder(encoder):
     """A fast tokenizer raises "Already borrowed" when two threads configure it."""
     texts = [f"thread text {n}" for n in range(8)]
     expected = encoder.encode_passages(texts)
@@ -76,9 +72,7 @@ def test_threads_may_share_the_encoder(encoder: Encoder) -> None:
         assert all(check.result() == [3] * 8 for check in checks)
 
 
-def test_end_of_a_long_text_is_neither_tokenized_nor_changes_its_vector(
-    encoder: Encoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_end_of_a_long_text_is_neither_tokenized_nor_changes_its_vector(encoder, monkeypatch):
     """A passage of 10 MB took 39 s for a vector of its first 256 tokens."""
     texts = ["a flea lives a year " * 400, "short"]
     expected, read = (encoder.encode_passages(texts), encoder.encode_queries(texts)), list[int]()
@@ -101,7 +95,7 @@ def test_end_of_a_long_text_is_neither_tokenized_nor_changes_its_vector(
     assert max(read) < 10_000 < len(longer[0])
 
 
-def test_limited_encoder_shares_weights_and_keeps_its_own_vectors(encoder: Encoder) -> None:
+def test_limited_encoder_shares_weights_and_keeps_its_own_vectors(encoder):
     limited = encoder.limited(16)
     assert encoder.limited(encoder.id.max_tokens) is encoder
     assert (limited.id.max_tokens, limited.max_text_tokens, encoder.id.max_tokens) == (16, 14, 256)
@@ -114,12 +108,12 @@ def test_limited_encoder_shares_weights_and_keeps_its_own_vectors(encoder: Encod
     assert not np.allclose(encoder.encode_passages([long]), expected, atol=1e-3)
 
 
-def test_limit_that_leaves_no_token_for_a_text_is_refused(encoder: Encoder) -> None:
+def test_limit_that_leaves_no_token_for_a_text_is_refused(encoder):
     with pytest.raises(CheckpointError, match="reads 2 tokens, and prompt and special tokens of a query take 2"):
         encoder.limited(2)
 
 
-def test_token_ends_do_not_wait_for_a_batch_of_vectors(encoder: Encoder) -> None:
+def test_token_ends_do_not_wait_for_a_batch_of_vectors(encoder):
     encoder.token_ends("the copy of the tokenizer is made once")
     with ThreadPoolExecutor(1) as thread, encoder._lock:
         assert thread.submit(encoder.token_ends, "A flea lives.").result(timeout=5).tolist() == [1, 6, 12, 13]
@@ -131,13 +125,13 @@ def copied(encoder: Encoder, tmp_path: Path) -> Path:
     return Path(shutil.copytree(encoder.folder, tmp_path / "copied"))
 
 
-def test_folder_is_known_by_its_path_its_name_and_the_one_in_its_config(copied: Path) -> None:
+def test_folder_is_known_by_its_path_its_name_and_the_one_in_its_config(copied):
     change_config(copied, _name_or_path="publisher/encoder")
     encoder = Encoder(str(copied), "cpu")
     assert encoder.names == {str(copied), "copied", "publisher/encoder"}
 
 
-def test_missing_and_unknown_weights_are_named(copied: Path) -> None:
+def test_missing_and_unknown_weights_are_named(copied):
     gated = {f"encoder.layer.{n}.mlp.gated.weight": torch.ones(n + 1) for n in range(6)}
     change_weights(copied, gated, without="encoder.layer.3.output.dense.weight")
     message = (
@@ -168,7 +162,7 @@ def folder(request: pytest.FixtureRequest, encoder: Encoder, tmp_path_factory: p
     + [(pooling, "both") for pooling in ("mean", "cls", "left lasttoken", "right lasttoken")],
     indirect=["folder"],
 )
-def test_vectors_equal_sentence_transformers(folder: Path, stated: str) -> None:
+def test_vectors_equal_sentence_transformers(folder, stated):
     state_prompts(folder, PROMPTS[stated])
     encoder, library = Encoder(str(folder), "cpu"), SentenceTransformer(str(folder), device="cpu")
     queries, passages = encoder.encode_queries(TEXTS), encoder.encode_passages(TEXTS)
@@ -182,7 +176,7 @@ def qwen(tmp_path: Path) -> Path:
     return write_qwen_encoder(tmp_path / "encoder")
 
 
-def test_passage_stands_for_document(qwen: Path) -> None:
+def test_passage_stands_for_document(qwen):
     """encode_document of sentence-transformers 6.2 takes no prompt of such a folder."""
     state_prompts(qwen, {"query": "query: ", "passage": "passage: "})
     expected = SentenceTransformer(str(qwen), device="cpu").encode(
@@ -192,7 +186,7 @@ def test_passage_stands_for_document(qwen: Path) -> None:
 
 
 @pytest.mark.parametrize("stated", ["none", "both"])
-def test_settings_give_prompts_where_the_folder_states_none_and_replace_others(qwen: Path, stated: str) -> None:
+def test_settings_give_prompts_where_the_folder_states_none_and_replace_others(qwen, stated):
     state_prompts(qwen, PROMPTS[stated])
     settings = EncoderConfig.of(f"{{name: {qwen}, query_prompt: 'query: ', document_prompt: ''}}")
     encoder, library = Encoder(settings, "cpu"), SentenceTransformer(str(qwen), device="cpu")
@@ -203,7 +197,7 @@ def test_settings_give_prompts_where_the_folder_states_none_and_replace_others(q
 
 
 @pytest.mark.parametrize("in_chat", [False, True])
-def test_token_limit_counts_the_prompt(tmp_path: Path, in_chat: bool) -> None:
+def test_token_limit_counts_the_prompt(tmp_path, in_chat):
     folder = write_qwen_encoder(tmp_path / "encoder", in_chat=in_chat)
     change_json(folder / "tokenizer_config.json", model_max_length=64)
     state_prompts(folder, PROMPTS["both"])
@@ -216,7 +210,7 @@ def test_token_limit_counts_the_prompt(tmp_path: Path, in_chat: bool) -> None:
     assert not np.allclose(first, third, atol=1e-3)
 
 
-def test_identity_of_vectors_tells_prompts_apart(qwen: Path) -> None:
+def test_identity_of_vectors_tells_prompts_apart(qwen):
     state_prompts(qwen, {})
     ids = [
         Encoder(EncoderConfig(name=str(qwen), query_prompt=query, document_prompt=document), "cpu").id
@@ -227,7 +221,7 @@ def test_identity_of_vectors_tells_prompts_apart(qwen: Path) -> None:
     assert [Encoder(found.settings, "cpu").id for found in ids] == ids
 
 
-def test_fusion_and_dense_search_read_queries_and_passages_as_such(qwen: Path) -> None:
+def test_fusion_and_dense_search_read_queries_and_passages_as_such(qwen):
     state_prompts(qwen, PROMPTS["both"])
     encoder, library = Encoder(str(qwen), "cpu"), SentenceTransformer(str(qwen), device="cpu")
     query = Query(TEXTS[0])
@@ -240,7 +234,7 @@ def test_fusion_and_dense_search_read_queries_and_passages_as_such(qwen: Path) -
     np.testing.assert_allclose(query_vectors(encoder, [query]), queries, atol=1e-5)
 
 
-def test_settings_pool_and_end_texts_where_the_folder_says_nothing(qwen: Path) -> None:
+def test_settings_pool_and_end_texts_where_the_folder_says_nothing(qwen):
     """As the folders of E2Rank, whose tokenizer writes no end token."""
     expected = Encoder(str(qwen), "cpu").encode_passages(TEXTS)
     (qwen / "modules.json").unlink()
@@ -262,14 +256,14 @@ def test_settings_pool_and_end_texts_where_the_folder_says_nothing(qwen: Path) -
         ({"end_token": "<end>"}, r"does not have the end_token '<end>'; correct encoder\.end_token"),
     ],
 )
-def test_missing_pooling_and_unknown_end_token_are_named(qwen: Path, changed: dict[str, str], message: str) -> None:
+def test_missing_pooling_and_unknown_end_token_are_named(qwen, changed, message):
     (qwen / "modules.json").unlink()
     settings = EncoderConfig(name=str(qwen), pooling="lasttoken").model_copy(update=changed)
     with pytest.raises(CheckpointError, match=message):
         Encoder(settings, "cpu")
 
 
-def test_pooling_of_a_folder_is_not_replaced(qwen: Path) -> None:
+def test_pooling_of_a_folder_is_not_replaced(qwen):
     with pytest.raises(CheckpointError, match=r"states its pooling in modules\.json; leave encoder\.pooling"):
         Encoder(EncoderConfig(name=str(qwen), pooling="mean"), "cpu")
 
@@ -282,13 +276,13 @@ def test_pooling_of_a_folder_is_not_replaced(qwen: Path) -> None:
         ({"query": "word " * 300}, "64 tokens, and prompt and special tokens of a query take 120.: none is left"),
     ],
 )
-def test_prompts_that_cannot_be_used_are_named(qwen: Path, prompts: dict[str, object], message: str) -> None:
+def test_prompts_that_cannot_be_used_are_named(qwen, prompts, message):
     state_prompts(qwen, prompts)
     with pytest.raises(CheckpointError, match=message):
         Encoder(str(qwen), "cpu")
 
 
-def test_folder_with_prompts_for_other_uses_runs_with_a_setting(qwen: Path) -> None:
+def test_folder_with_prompts_for_other_uses_runs_with_a_setting(qwen):
     state_prompts(qwen, {"sts": "similar: "})
     encoder = Encoder(EncoderConfig(name=str(qwen), query_prompt=""), "cpu")
     assert (encoder.id.query_prompt, encoder.id.document_prompt) == ("", "")
@@ -297,6 +291,6 @@ def test_folder_with_prompts_for_other_uses_runs_with_a_setting(qwen: Path) -> N
 @pytest.mark.parametrize(
     ("given", "message"), [("{name: a, prompt: b}", r"encoder: prompt: unknown setting"), ("", "at least 1 character")]
 )
-def test_settings_that_cannot_be_read_are_named(given: str, message: str) -> None:
+def test_settings_that_cannot_be_read_are_named(given, message):
     with pytest.raises(ConfigError, match=message):
         EncoderConfig.of(given)

@@ -1,7 +1,5 @@
 """What a GPU does with the layers and shapes of a model, done here on a CPU."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 
@@ -41,7 +39,7 @@ def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("as_on_a_gpu", "uncompiled")
 @pytest.mark.parametrize("name", DECODERS)
-def test_padded_sequences_without_a_cache_give_what_each_gives_alone(name: str) -> None:
+def test_padded_sequences_without_a_cache_give_what_each_gives_alone(name):
     expected = last_logits(random_model(DECODERS[name]), random_sequences())
     reader = LastTokenReader(random_model(DECODERS[name]))
     torch.testing.assert_close(reader.read(random_sequences()), expected, atol=1e-5, rtol=0)
@@ -49,7 +47,7 @@ def test_padded_sequences_without_a_cache_give_what_each_gives_alone(name: str) 
 
 @pytest.mark.usefixtures("as_on_a_gpu", "uncompiled")
 @pytest.mark.parametrize("name", LAYERED)
-def test_pass_has_few_shapes_and_can_be_captured(name: str) -> None:
+def test_pass_has_few_shapes_and_can_be_captured(name):
     reader = LastTokenReader(random_model(DECODERS[name]))
     graphs: Any = reader._graphs
     reader.read([torch.zeros(length, dtype=torch.long) for length in range(1, 400, 13)])
@@ -59,7 +57,7 @@ def test_pass_has_few_shapes_and_can_be_captured(name: str) -> None:
 
 
 @pytest.mark.usefixtures("as_on_a_gpu", "uncompiled")
-def test_sequence_longer_than_a_batch_makes_no_graph() -> None:
+def test_sequence_longer_than_a_batch_makes_no_graph():
     """A graph keeps its outputs, and lists of long documents have hundreds of lengths."""
     reader = LastTokenReader(random_model(DECODERS["qwen3"]))
     graphs: Any = reader._graphs
@@ -72,7 +70,7 @@ def test_sequence_longer_than_a_batch_makes_no_graph() -> None:
 
 @pytest.mark.usefixtures("as_on_a_gpu")
 @pytest.mark.parametrize("name", LAYERED)
-def test_layers_get_in_a_capture_what_they_got_before_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_get_in_a_capture_what_they_got_before_it(name, monkeypatch):
     """Another mask would make the compiler work in the middle of the capture, which ends it."""
     masks: list[tuple[int, ...] | None] = []
 
@@ -97,7 +95,7 @@ def test_layers_get_in_a_capture_what_they_got_before_it(name: str, monkeypatch:
 
 
 @pytest.mark.usefixtures("as_on_a_gpu", "uncompiled")
-def test_large_model_reads_as_many_tokens_as_keep_a_gpu_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_model_reads_as_many_tokens_as_keep_a_gpu_busy(monkeypatch):
     small = LastTokenReader(random_model(DECODERS["llama"]))
     assert small.gpu_batch_tokens == 16_384
     monkeypatch.setattr(last_token, "_GPU_BATCH_FLOP", 1e8)
@@ -106,7 +104,7 @@ def test_large_model_reads_as_many_tokens_as_keep_a_gpu_busy(monkeypatch: pytest
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("as_on_a_gpu")
-def test_compiled_layers_give_the_scores_of_eager_ones_and_are_one_function() -> None:
+def test_compiled_layers_give_the_scores_of_eager_ones_and_are_one_function():
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     expected = last_logits(random_model(DECODERS["llama"]), random_sequences())
@@ -116,9 +114,7 @@ def test_compiled_layers_give_the_scores_of_eager_ones_and_are_one_function() ->
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
-def test_layers_that_cannot_be_compiled_run_without_and_the_log_says_why(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_layers_that_cannot_be_compiled_run_without_and_the_log_says_why(monkeypatch, caplog):
     def compile_(function: Any, **_: Any) -> Any:
         def fails(*args: Any, **kwargs: Any) -> None:
             raise RuntimeError("no compiler")
@@ -138,7 +134,7 @@ def test_layers_that_cannot_be_compiled_run_without_and_the_log_says_why(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["llama", "qwen3"])
-def test_replayed_graphs_give_the_scores_of_the_cpu(name: str) -> None:
+def test_replayed_graphs_give_the_scores_of_the_cpu(name):
     expected = last_logits(random_model(DECODERS[name]), random_sequences())
     reader = LastTokenReader(random_model(DECODERS[name]).cuda())
     for _ in range(2):  # the second time as replays

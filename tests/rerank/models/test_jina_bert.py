@@ -1,7 +1,5 @@
 """JinaBERT: the formula of its layers, and a folder in the published layout, which names code that is not run."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -27,7 +25,7 @@ def random_model(vocab_size: int) -> JinaBertModel:
     ).eval()
 
 
-def test_slopes_equal_alibi() -> None:
+def test_slopes_equal_alibi():
     assert alibi_slopes(8) == [2**-k for k in range(1, 9)]
     assert alibi_slopes(12) == [2**-k for k in range(1, 9)] + [2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5]
 
@@ -64,7 +62,7 @@ def formula(model: JinaBertModel, ids: list[int]) -> torch.Tensor:
 
 
 @torch.no_grad()
-def test_states_equal_the_formula_also_next_to_padding() -> None:
+def test_states_equal_the_formula_also_next_to_padding():
     model, ids = random_model(50), [5, 7, 9, 11, 13]
     batch = torch.tensor([[*ids, 0, 0], range(20, 27)])
     states = model(batch, attention_mask=torch.tensor([[1] * 5 + [0] * 2, [1] * 7])).last_hidden_state
@@ -86,7 +84,7 @@ def published(encoder: Encoder, tmp_path: Path) -> Path:
 
 
 @torch.no_grad()
-def test_published_folder_is_read_without_its_code(published: Path) -> None:
+def test_published_folder_is_read_without_its_code(published):
     jina = Encoder(str(published), "cpu")
     (vector,) = jina.encode_passages(["what causes the tides"])
     ids = jina.copy_tokenizer()("what causes the tides")["input_ids"]
@@ -95,7 +93,7 @@ def test_published_folder_is_read_without_its_code(published: Path) -> None:
     assert Encoder(str(published), "cpu").encode_passages(["x"]).tolist() == jina.encode_passages(["x"]).tolist()
 
 
-def test_another_variant_of_the_architecture_is_refused_by_its_weights(published: Path) -> None:
+def test_another_variant_of_the_architecture_is_refused_by_its_weights(published):
     """jina-bert-v2-qk-post-norm normalises queries and keys, and names its MLP otherwise."""
     change_weights(published, {"encoder.layer.0.attention.self.layer_norm_q.weight": torch.ones(48)})
     with pytest.raises(CheckpointError, match=r"with unknown encoder\.layer\.0\.attention\.self\.layer_norm_q\.weight"):

@@ -1,7 +1,5 @@
 """Reading last tokens: many sequences together and alone, and the identifier head."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest
@@ -13,7 +11,7 @@ from tests.random_models import DECODERS, last_logits, random_model, random_sequ
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_sequences_read_together_give_what_each_gives_alone(name: str) -> None:
+def test_sequences_read_together_give_what_each_gives_alone(name):
     expected = last_logits(random_model(DECODERS[name]), random_sequences())
     assert expected.std() > 0.1, "equal logits would prove nothing"
     reader = LastTokenReader(random_model(DECODERS[name]))
@@ -21,7 +19,7 @@ def test_sequences_read_together_give_what_each_gives_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_outputs_at_places_are_those_of_a_plain_pass(name: str) -> None:
+def test_outputs_at_places_are_those_of_a_plain_pass(name):
     sequences = random_sequences()
     places = [[0, len(ids) - 1, len(ids) // 2][: 1 + row % 3] for row, ids in enumerate(sequences)]
     plain = random_model(DECODERS[name])
@@ -31,7 +29,7 @@ def test_outputs_at_places_are_those_of_a_plain_pass(name: str) -> None:
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
-def test_sequences_share_a_pass_unless_positions_depend_on_its_length() -> None:
+def test_sequences_share_a_pass_unless_positions_depend_on_its_length():
     passes = {}
     for name in ("llama", "llama with dynamic positions"):
         model, calls = random_model(DECODERS[name]), list[object]()
@@ -42,7 +40,7 @@ def test_sequences_share_a_pass_unless_positions_depend_on_its_length() -> None:
     assert passes == {True: 1, False: len(random_sequences())}
 
 
-def test_transformer_without_a_head_gives_its_last_states() -> None:
+def test_transformer_without_a_head_gives_its_last_states():
     torch.manual_seed(0)
     transformer = AutoModel.from_config(copy.deepcopy(DECODERS["llama"])).eval()
     vectors = [transformer.get_input_embeddings()(ids).detach() for ids in random_sequences()]
@@ -51,7 +49,7 @@ def test_transformer_without_a_head_gives_its_last_states() -> None:
     torch.testing.assert_close(LastTokenReader(transformer).read(vectors), torch.stack(expected), atol=1e-5, rtol=0)
 
 
-def test_identifier_head_computes_in_float32_inside_autocast_too() -> None:
+def test_identifier_head_computes_in_float32_inside_autocast_too():
     torch.manual_seed(0)
     head = torch.nn.Linear(64, 100)
     hidden = torch.randn(3, 64).bfloat16()

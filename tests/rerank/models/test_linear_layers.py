@@ -1,7 +1,5 @@
 """Linear layers by oneDNN and in float8: near what torch computes, and only in the layers that may be changed."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -26,7 +24,7 @@ def changed(model: PreTrainedModel) -> list[str]:
 @pytest.mark.parametrize("shape", [(1, 32), (7, 32), (3, 5, 32), (1500, 32)], ids=str)
 @pytest.mark.parametrize("bias", [True, False])
 @torch.inference_mode()
-def test_results_equal_torch(shape: tuple[int, ...], bias: bool) -> None:
+def test_results_equal_torch(shape, bias):
     linear, x = nn.Linear(32, 48, bias=bias), torch.randn(shape)
     expected = nn.functional.linear(x.double(), linear.weight.double(), linear.bias.double() if bias else None)
     compute_by_onednn(linear)
@@ -34,13 +32,13 @@ def test_results_equal_torch(shape: tuple[int, ...], bias: bool) -> None:
 
 
 @torch.inference_mode()
-def test_model_gives_the_same_logits() -> None:
+def test_model_gives_the_same_logits():
     model, same, ids = random_model(CONFIG), random_model(CONFIG), random_sequences()[0][None]
     use_onednn(model, torch.float32)
     torch.testing.assert_close(model(ids).logits, same(ids).logits, atol=1e-5, rtol=0)
 
 
-def test_model_stays_as_it_is_where_torch_has_no_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_stays_as_it_is_where_torch_has_no_onednn(monkeypatch):
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     model = random_model(CONFIG)
     use_onednn(model, torch.float32)
@@ -64,7 +62,7 @@ print(resident_mb() - before_mb)
 """
 
 
-def test_memory_does_not_grow_with_the_number_of_shapes() -> None:
+def test_memory_does_not_grow_with_the_number_of_shapes():
     capacities = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
     env = {name: value for name, value in os.environ.items() if name not in capacities}
     run = subprocess.run([sys.executable, "-c", _MEMORY], env=env, capture_output=True, text=True, check=True)
@@ -72,7 +70,7 @@ def test_memory_does_not_grow_with_the_number_of_shapes() -> None:
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_outputs_are_near_bfloat16(bias: bool) -> None:
+def test_outputs_are_near_bfloat16(bias):
     torch.manual_seed(0)
     linear, inputs = torch.nn.Linear(256, 64, bias=bias).bfloat16(), torch.randn(3, 5, 256).bfloat16()
     inputs[0, 0] *= 1000  # each position has a scale
@@ -82,12 +80,12 @@ def test_outputs_are_near_bfloat16(bias: bool) -> None:
     assert 0 < error.max() < 0.1
 
 
-def test_zeros_stay_zeros() -> None:
+def test_zeros_stay_zeros():
     linear = Float8Linear(torch.nn.Linear(32, 16, bias=False).bfloat16())
     assert not linear(torch.zeros(2, 32, dtype=torch.bfloat16)).any()
 
 
-def test_layers_are_rounded_and_head_and_embeddings_are_not() -> None:
+def test_layers_are_rounded_and_head_and_embeddings_are_not():
     model = random_model(DECODERS["llama"])
     names = {name for name, module in model.named_modules() if type(module) is torch.nn.Linear}
     use_float8(model)
@@ -96,7 +94,7 @@ def test_layers_are_rounded_and_head_and_embeddings_are_not() -> None:
     assert rounded
 
 
-def test_device_without_float8_is_refused() -> None:
+def test_device_without_float8_is_refused():
     with pytest.raises(
         ConfigError, match=r"float8 needs a GPU of compute capability 8.9 .*, this is device cpu; use auto"
     ):
@@ -105,7 +103,7 @@ def test_device_without_float8_is_refused() -> None:
         pick_precision(random_model(DECODERS["llama"]), "float8")
 
 
-def test_narrow_model_in_float8_is_warned_of(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_narrow_model_in_float8_is_warned_of(monkeypatch, caplog):
     monkeypatch.setattr("rerank.models.precision.check_float8", lambda _: None)
     model = random_model(DECODERS["llama"])
     assert pick_precision(model, "float8") == "float8"
@@ -117,5 +115,5 @@ def test_narrow_model_in_float8_is_warned_of(monkeypatch: pytest.MonkeyPatch, ca
     assert not caplog.text
 
 
-def test_encoder_next_to_a_model_in_float8_computes_in_bfloat16() -> None:
+def test_encoder_next_to_a_model_in_float8_computes_in_bfloat16():
     assert pick_encoder_dtype(torch.device("cpu"), "float8") == "bfloat16"

@@ -1,7 +1,5 @@
 """Loading: dtype by device and precision, and transformers with exactly the tensors of their checkpoint."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -18,7 +16,6 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from rerank.checkpoints.weights import read_config
-from rerank.config import Precision
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.encoder import Encoder
 from rerank.models.loading import check_findable, load_causal_lm, load_tokenizer_of, pick_device
@@ -52,9 +49,7 @@ def lm(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (CUDA, "auto", 0, torch.bfloat16),
     ],
 )
-def test_device_precision_and_width_set_the_dtype_of_the_weights(
-    monkeypatch: pytest.MonkeyPatch, device: torch.device, precision: Precision, width: int, dtype: torch.dtype
-) -> None:
+def test_device_precision_and_width_set_the_dtype_of_the_weights(monkeypatch, device, precision, width, dtype):
     monkeypatch.setattr("rerank.models.precision._MAX_FLOAT32_STREAM_WIDTH", 576)
     assert weights_dtype(device, precision, width) == dtype
 
@@ -63,13 +58,11 @@ def test_device_precision_and_width_set_the_dtype_of_the_weights(
     ("dtype", "precision", "autocast"),
     [(torch.float32, "bfloat16", True), (torch.float32, "float32", False), (torch.bfloat16, "bfloat16", False)],
 )
-def test_float32_weights_are_multiplied_in_bfloat16_under_autocast(
-    dtype: torch.dtype, precision: Precision, autocast: bool
-) -> None:
+def test_float32_weights_are_multiplied_in_bfloat16_under_autocast(dtype, precision, autocast):
     assert uses_autocast(random_model(DECODERS["llama"], dtype), precision) == autocast
 
 
-def test_transformer_computes_as_the_full_causal_lm(lm: Path) -> None:
+def test_transformer_computes_as_the_full_causal_lm(lm):
     weights = load_file(lm / "model.safetensors")
     built = build_transformer(read_config(lm), weights, weights[TOKEN_EMBEDDINGS], CPU)
     ids = torch.arange(40)[None]
@@ -79,7 +72,7 @@ def test_transformer_computes_as_the_full_causal_lm(lm: Path) -> None:
     assert not any(buffer.is_meta for buffer in built.buffers())
 
 
-def test_models_with_tied_weights_are_whole_when_two_threads_load_them_at_once(tmp_path: Path) -> None:
+def test_models_with_tied_weights_are_whole_when_two_threads_load_them_at_once(tmp_path):
     tokenizer = byte_level()
     tied = LlamaConfig(vocab_size=len(tokenizer), tie_word_embeddings=True, **SIZES)
     AutoModelForCausalLM.from_config(tied).save_pretrained(tmp_path)
@@ -97,9 +90,7 @@ def test_models_with_tied_weights_are_whole_when_two_threads_load_them_at_once(t
     assert PreTrainedModel.tie_weights is before
 
 
-def test_code_in_a_checkpoint_is_not_run_whatever_the_standard_input_says(
-    lm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_in_a_checkpoint_is_not_run_whatever_the_standard_input_says(lm, tmp_path, monkeypatch):
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     copy = Path(shutil.copytree(lm, tmp_path / "copy"))
     code = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}
@@ -113,12 +104,12 @@ def test_code_in_a_checkpoint_is_not_run_whatever_the_standard_input_says(
 
 
 @pytest.mark.parametrize("name", ["mps", "meta", "xpu", "vulkan", "gpu", "cuda:x", ""])
-def test_device_that_models_do_not_run_on_is_refused_with_those_that_they_do(name: str) -> None:
+def test_device_that_models_do_not_run_on_is_refused_with_those_that_they_do(name):
     with pytest.raises(ConfigError, match=f"device '{name}' runs no models here; use auto, cpu, cuda or cuda:N"):
         pick_device(name)
 
 
-def test_missing_card_is_refused_with_the_number_of_cards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_card_is_refused_with_the_number_of_cards(monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     assert pick_device("cuda:1") == torch.device("cuda:1")
     with pytest.raises(ConfigError, match=r"'cuda:2' is configured, but torch .* finds 2 CUDA devices"):
@@ -128,7 +119,7 @@ def test_missing_card_is_refused_with_the_number_of_cards(monkeypatch: pytest.Mo
         pick_device("cuda")
 
 
-def test_causal_lm_without_its_tokenizer_is_refused_with_what_to_add(lm: Path, tmp_path: Path) -> None:
+def test_causal_lm_without_its_tokenizer_is_refused_with_what_to_add(lm, tmp_path):
     folder = shutil.copytree(lm, tmp_path / "lm")
     for file in [*folder.glob("tokenizer*"), *folder.glob("chat_template*")]:
         file.unlink()
@@ -199,12 +190,12 @@ def check(name: str) -> None:
     check_findable(name, "--base", "give the folder of a model")
 
 
-def test_model_that_the_hub_has_passes(hub: Hub) -> None:
+def test_model_that_the_hub_has_passes(hub):
     check("org/known")
     assert hub.asked == ["org/known"]
 
 
-def test_hub_that_cannot_be_asked_is_an_error(hub: Hub, unreachable: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_that_cannot_be_asked_is_an_error(hub, unreachable, monkeypatch):
     with pytest.raises(ConfigError, match=r"^--base: org/model is neither .* cannot be asked \(.+\); give the folder"):
         check("org/model")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
@@ -213,7 +204,7 @@ def test_hub_that_cannot_be_asked_is_an_error(hub: Hub, unreachable: None, monke
 
 
 @pytest.mark.parametrize("file", ["config.json", "adapter_config.json"])
-def test_cached_model_passes_without_a_question(unreachable: None, no_cache: Path, file: str) -> None:
+def test_cached_model_passes_without_a_question(unreachable, no_cache, file):
     model = no_cache / "models--org--model"
     (model / "refs").mkdir(parents=True)
     (model / "refs" / "main").write_text("abc")
@@ -222,7 +213,7 @@ def test_cached_model_passes_without_a_question(unreachable: None, no_cache: Pat
     check("org/model")
 
 
-def test_loaders_ask_once(hub: Hub, tmp_path: Path) -> None:
+def test_loaders_ask_once(hub, tmp_path):
     """Their libraries would ask again and again, for half a minute to a minute."""
     adapter = tmp_path / "adapter"
     adapter.mkdir()

@@ -1,7 +1,5 @@
 """Models that do not fit a device are refused with both numbers, and batches are bounded by what is free."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -47,7 +45,7 @@ def needed(folder: Path, itemsize: int) -> int:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_model_fits_up_to_the_byte(lm: Path, free: Callable[[int | None], None], dtype: torch.dtype) -> None:
+def test_model_fits_up_to_the_byte(lm, free, dtype):
     free(needed(lm, dtype.itemsize))
     check_fits(lm, CPU, dtype)
     free(None)
@@ -59,7 +57,7 @@ def test_model_fits_up_to_the_byte(lm: Path, free: Callable[[int | None], None],
         check_fits(lm, CPU, dtype)
 
 
-def test_both_numbers_and_the_ways_out_are_said(tmp_path: Path, free: Callable[[int | None], None]) -> None:
+def test_both_numbers_and_the_ways_out_are_said(tmp_path, free):
     """A model of 7B; only its sizes are on the disk."""
     (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 4096, "intermediate_size": 14_336}))
     with (tmp_path / "pytorch_model.bin").open("wb") as file:
@@ -74,9 +72,7 @@ def test_both_numbers_and_the_ways_out_are_said(tmp_path: Path, free: Callable[[
     check_fits(tmp_path, CUDA, torch.bfloat16)
 
 
-def test_folder_without_weights_or_with_damaged_ones_is_left_to_its_loader(
-    tmp_path: Path, free: Callable[[int | None], None]
-) -> None:
+def test_folder_without_weights_or_with_damaged_ones_is_left_to_its_loader(tmp_path, free):
     free(0)
     check_fits(tmp_path, CPU, torch.float32)
     (tmp_path / "model.safetensors").write_bytes(b"\xff" * 100)
@@ -84,9 +80,7 @@ def test_folder_without_weights_or_with_damaged_ones_is_left_to_its_loader(
 
 
 @pytest.mark.parametrize("kind", ["first", "pe-rank", "cross-encoder"])
-def test_model_that_does_not_fit_is_not_served_and_says_why(
-    lm: Path, encoder: Encoder, checkpoint: Path, tmp_path: Path, free: Callable[[int | None], None], kind: str
-) -> None:
+def test_model_that_does_not_fit_is_not_served_and_says_why(lm, encoder, checkpoint, tmp_path, free, kind):
     folder = {"first": lm, "pe-rank": checkpoint}.get(kind) or write_cross_encoder(tmp_path / "ce", "bert")
     free(1000)
     model = TypeAdapter(ModelConfig).validate_python({"name": "mine", "ranker": kind, "path": str(folder)})
@@ -112,14 +106,7 @@ def pass_takes(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     ("taken", "available", "tokens"),
     [(1000, 10**6, 16_384), (1000, 20_000, 16_000), (1000, 100, 80), (10**6, 1, 1), (0, 0, 1)],
 )
-def test_batch_takes_a_share_of_the_free_memory(
-    free: Callable[[int | None], None],
-    pass_takes: Callable[[int], None],
-    caplog: pytest.LogCaptureFixture,
-    taken: int,
-    available: int,
-    tokens: int,
-) -> None:
+def test_batch_takes_a_share_of_the_free_memory(free, pass_takes, caplog, taken, available, tokens):
     """A pass over 2,000 tokens was measured."""
     free(available)
     pass_takes(taken)
@@ -129,12 +116,12 @@ def test_batch_takes_a_share_of_the_free_memory(
     assert (f"batches hold {tokens} tokens instead of 16384" in caplog.text) == (tokens < 16_384)
 
 
-def test_batches_of_a_cpu_are_not_measured(free: Callable[[int | None], None]) -> None:
+def test_batches_of_a_cpu_are_not_measured(free):
     free(0)
     assert fitting_tokens(lambda: pytest.fail("read"), 2000, CPU, 512) == 512
 
 
-def test_out_of_memory_on_the_cpu_becomes_a_memory_error() -> None:
+def test_out_of_memory_on_the_cpu_becomes_a_memory_error():
     @translate_out_of_memory()
     def allocate() -> None:
         torch.empty(2**50, dtype=torch.uint8)
@@ -145,7 +132,7 @@ def test_out_of_memory_on_the_cpu_becomes_a_memory_error() -> None:
 
 
 @pytest.mark.gpu
-def test_real_out_of_memory_on_the_gpu_becomes_a_memory_error() -> None:
+def test_real_out_of_memory_on_the_gpu_becomes_a_memory_error():
     with pytest.raises(MemoryError), translate_out_of_memory():
         torch.empty(2**50, dtype=torch.uint8, device="cuda")
 
@@ -167,7 +154,7 @@ def loaded_sparse_encoder(folder: Path) -> object:
 
 
 @pytest.mark.parametrize("load", [loaded_causal_lm, loaded_cross_encoder, loaded_encoder, loaded_sparse_encoder])
-def test_no_file_of_a_loaded_model_is_mapped(tmp_path: Path, load: Callable[[Path], object]) -> None:
+def test_no_file_of_a_loaded_model_is_mapped(tmp_path, load):
     """One that is cut would end the process: SIGBUS."""
     model = load(tmp_path / "model")
     assert f"{tmp_path}/model/" not in Path("/proc/self/maps").read_text()

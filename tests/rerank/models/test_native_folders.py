@@ -1,7 +1,5 @@
 """Folders that name code of their publisher, served by classes that are known: the scores of transformers' own."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -99,7 +97,7 @@ def write_jina_v2(folder: Path) -> tuple[Path, list[float]]:
     return folder, expected
 
 
-def test_jina_reranker_v2_is_read_by_other_names_of_its_weights(tmp_path: Path) -> None:
+def test_jina_reranker_v2_is_read_by_other_names_of_its_weights(tmp_path):
     folder, expected = write_jina_v2(tmp_path / "jina")
     assert "roberta.encoder.layers.0.mixer.Wqkv.weight" in load_file(folder / "model.safetensors")
     assert named_model(f"a={folder}")["ranker"] == "cross-encoder"
@@ -107,7 +105,7 @@ def test_jina_reranker_v2_is_read_by_other_names_of_its_weights(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("name", "what"), [("roberta.encoder.layers.0.norm1.bias", "without"), ("more", "unknown")])
-def test_jina_reranker_v2_with_other_weights_is_refused(tmp_path: Path, name: str, what: str) -> None:
+def test_jina_reranker_v2_with_other_weights_is_refused(tmp_path, name, what):
     folder, _ = write_jina_v2(tmp_path / "jina")
     weights = load_file(folder / "model.safetensors")
     weights = (
@@ -120,7 +118,7 @@ def test_jina_reranker_v2_with_other_weights_is_refused(tmp_path: Path, name: st
         CrossEncoderRanker(folder, "cpu")
 
 
-def test_rotary_variant_of_jinas_code_is_refused(tmp_path: Path) -> None:
+def test_rotary_variant_of_jinas_code_is_refused(tmp_path):
     folder, _ = write_jina_v2(tmp_path / "jina")
     write_config(folder, position_embedding_type="rotary")
     with pytest.raises(CheckpointError, match="needs code from its publisher"):
@@ -157,17 +155,17 @@ def write_gte(folder: Path) -> tuple[Path, list[float]]:
     return folder, expected
 
 
-def test_gte_multilingual_is_read_with_its_own_positions(tmp_path: Path) -> None:
+def test_gte_multilingual_is_read_with_its_own_positions(tmp_path):
     check(*write_gte(tmp_path / "gte"))
 
 
-def test_gte_whose_config_was_rewritten_by_hand_keeps_its_positions(tmp_path: Path) -> None:
+def test_gte_whose_config_was_rewritten_by_hand_keeps_its_positions(tmp_path):
     folder, expected = write_gte(tmp_path / "gte")
     write_config(folder, remove=("auto_map",), model_type="gte", architectures=["GteForSequenceClassification"])
     check(folder, expected)
 
 
-def test_gte_with_unknown_positions_is_refused(tmp_path: Path) -> None:
+def test_gte_with_unknown_positions_is_refused(tmp_path):
     folder, _ = write_gte(tmp_path / "gte")
     write_config(folder, remove=("rope_scaling",))
     with pytest.raises(CheckpointError, match=r"states the positions by rope_theta 20000 and rope_scaling {}"):
@@ -175,7 +173,7 @@ def test_gte_with_unknown_positions_is_refused(tmp_path: Path) -> None:
 
 
 @torch.no_grad()
-def test_jina_reranker_v1_scores_the_first_token(tmp_path: Path) -> None:
+def test_jina_reranker_v1_scores_the_first_token(tmp_path):
     tokenizer = pair_tokenizer("[CLS] $A [SEP] $B [SEP]")
     sizes = {"hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 6}
     torch.manual_seed(0)
@@ -231,13 +229,13 @@ def write_nemotron(folder: Path) -> tuple[Path, list[float]]:
     return folder, expected
 
 
-def test_nemotron_scores_the_mean_of_states_that_see_all_tokens(tmp_path: Path) -> None:
+def test_nemotron_scores_the_mean_of_states_that_see_all_tokens(tmp_path):
     folder, expected = write_nemotron(tmp_path / "llama-nemotron-rerank-1b-v2")
     assert named_model(f"a={folder}")["profile"] == "nemotron-rerank"
     check(folder, expected, "nemotron-rerank")
 
 
-def test_nemotron_without_its_prompt_or_with_another_pooling_is_refused(tmp_path: Path) -> None:
+def test_nemotron_without_its_prompt_or_with_another_pooling_is_refused(tmp_path):
     folder, _ = write_nemotron(tmp_path / "other")
     with pytest.raises(CheckpointError, match=r"in which prompt .* \(nemotron-rerank\)"):
         CrossEncoderRanker(folder, "cpu")
@@ -255,9 +253,7 @@ def test_nemotron_without_its_prompt_or_with_another_pooling_is_refused(tmp_path
         ("SetEncoderModel", "Set-Encoder of lightning-ir"),
     ],
 )
-def test_known_family_that_is_not_served_is_named_with_the_way_out(
-    tmp_path: Path, architecture: str, words: str
-) -> None:
+def test_known_family_that_is_not_served_is_named_with_the_way_out(tmp_path, architecture, words):
     folder = Path(shutil.copytree(write_cross_encoder(tmp_path / "a", "bert"), tmp_path / "b"))
     drop_modules(folder)
     write_config(folder, architectures=[architecture], model_type="x", auto_map={"AutoModel": "modeling.X"})

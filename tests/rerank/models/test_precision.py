@@ -1,7 +1,5 @@
 """Precision of a model: what `auto` chooses, what is refused, and what the layers then compute in."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -24,9 +22,7 @@ def llama(width: int, device: str = "cpu") -> LlamaForCausalLM:
     ("width", "available", "chosen"),
     [(448, True, "float32"), (512, True, "bfloat16"), (4096, True, "bfloat16"), (4096, False, "float32")],
 )
-def test_auto_on_a_cpu_is_bfloat16_where_it_gains(
-    monkeypatch: pytest.MonkeyPatch, width: int, available: bool, chosen: str
-) -> None:
+def test_auto_on_a_cpu_is_bfloat16_where_it_gains(monkeypatch, width, available, chosen):
     monkeypatch.setattr("rerank.models.precision.has_bfloat16", lambda: available)
     assert pick_precision(llama(width), "auto") == chosen
     assert pick_precision(llama(width), "float32") == "float32"
@@ -34,7 +30,7 @@ def test_auto_on_a_cpu_is_bfloat16_where_it_gains(
 
 
 @needs_bfloat16
-def test_bfloat16_gives_what_autocast_gives_with_weights_rounded_once() -> None:
+def test_bfloat16_gives_what_autocast_gives_with_weights_rounded_once():
     rounded, plain = (random_model(DECODERS["qwen2"]) for _ in range(2))  # its layers have biases
     compute_in(rounded, "bfloat16")
     logits, expected = (LastTokenReader(model, autocast=True).read(random_sequences()) for model in (rounded, plain))

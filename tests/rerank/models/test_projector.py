@@ -1,16 +1,11 @@
 """The zero-initialised PE-Rank checkpoint fits any encoder."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 from rerank.checkpoints.settings_files import read_settings
-from rerank.models.encoder import Encoder
 from rerank.models.projector import write_zero_init_checkpoint
 from tests.small_encoder import write_small_encoder
 
 
-def test_encoder_narrower_than_a_head_gets_one_head(encoder: Encoder, tmp_path: Path) -> None:
+def test_encoder_narrower_than_a_head_gets_one_head(encoder, tmp_path):
     narrow = write_small_encoder(tmp_path / "encoder", encoder)
     write_zero_init_checkpoint(narrow, tmp_path / "checkpoint")
     config = read_settings(tmp_path / "checkpoint" / "config.json")

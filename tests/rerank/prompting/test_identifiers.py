@@ -1,11 +1,8 @@
 """Identifiers of every tokenizer family: single tokens, all different, and as many as the family has."""
 
-from __future__ import annotations
-
 import string
 
 import pytest
-from transformers import PreTrainedTokenizerBase
 
 from rerank.prompting.identifiers import IdentifierKind, derive_identifiers
 from tests.small_tokenizers import byte_level, byte_level_numbers, metaspace, no_single_letters, uncased
@@ -25,9 +22,7 @@ FAMILIES = {
 
 
 @pytest.mark.parametrize(("tokenizer", "prompt_end", "letters", "numbers"), FAMILIES.values(), ids=FAMILIES)
-def test_identifiers_are_the_single_tokens_of_the_family(
-    tokenizer: PreTrainedTokenizerBase, prompt_end: str, letters: str, numbers: int
-) -> None:
+def test_identifiers_are_the_single_tokens_of_the_family(tokenizer, prompt_end, letters, numbers):
     expected = {LETTERS: tuple(letters), NUMBERS: tuple(str(number) for number in range(1, numbers + 1))}
     for kind, texts in expected.items():
         identifiers = derive_identifiers(tokenizer, kind, prompt_end)

@@ -7,8 +7,6 @@ They are in a separate folder, because transformers loads Mistral checkpoints ot
 installed.
 """
 
-from __future__ import annotations
-
 import copy
 import shutil
 from collections.abc import Callable
@@ -87,9 +85,7 @@ def publics(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         ("llama-3", 58, 32, 52, 999),
     ],
 )
-def test_identifiers_are_the_tokens_behind_the_bracket(
-    publics: dict[str, Public], name: str, bracket: int, a: int, letters: int, numbers: int
-) -> None:
+def test_identifiers_are_the_tokens_behind_the_bracket(publics, name, bracket, a, letters, numbers):
     tokenizer = publics[name].tokenizer
     by_letters = derive_identifiers(tokenizer, IdentifierKind.LETTERS)
     assert (len(by_letters), by_letters.bracket_id, by_letters.token_ids[0]) == (letters, bracket, a)
@@ -108,15 +104,13 @@ def test_identifiers_are_the_tokens_behind_the_bracket(
         ("llama-3", "[10]", [58, 605, 60]),
     ],
 )
-def test_traps_are_those_of_the_small_tokenizers(
-    publics: dict[str, Public], name: str, text: str, ids: list[int]
-) -> None:
+def test_traps_are_those_of_the_small_tokenizers(publics, name, text, ids):
     assert publics[name].tokenizer(text, add_special_tokens=False)["input_ids"] == ids
 
 
 @pytest.mark.parametrize("name", ["mistral-v1", "mistral-v3", "qwen", "llama-3"])
 @pytest.mark.parametrize("n", [0, 1, 20])
-def test_prompt_is_what_the_publishers_library_makes_of_its_text(publics: dict[str, Public], name: str, n: int) -> None:
+def test_prompt_is_what_the_publishers_library_makes_of_its_text(publics, name, n):
     public = publics[name]
     renderer = ListwiseRenderer(load_template("first"), public.tokenizer, 4096, answer_tokens=1)
     names = derive_identifiers(public.tokenizer, IdentifierKind.LETTERS).texts
@@ -130,9 +124,7 @@ def test_prompt_is_what_the_publishers_library_makes_of_its_text(publics: dict[s
 
 @pytest.mark.parametrize("name", ["mistral-v1", "mistral-v3", "qwen", "llama-3"])
 @pytest.mark.parametrize("template", ["first", "first_smollm2"])
-def test_prompt_from_the_tokens_of_passages_is_that_of_the_whole_text(
-    publics: dict[str, Public], name: str, template: str
-) -> None:
+def test_prompt_from_the_tokens_of_passages_is_that_of_the_whole_text(publics, name, template):
     tokenizer = copy.deepcopy(publics[name].tokenizer)  # a template without chat markup changes it
     renderers = [ListwiseRenderer(load_template(template), tokenizer, 4096, 1, tokens) for tokens in (0, 5)]
     assert all(renderer.prompt_tokenizer.cuts_at_spaces for renderer in renderers)

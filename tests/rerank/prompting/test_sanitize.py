@@ -1,9 +1,6 @@
 """Sanitized text contains no markup of the prompt."""
 
-from __future__ import annotations
-
 import pytest
-from transformers import PreTrainedTokenizerBase
 
 from rerank.prompting.sanitize import Sanitizer, markup_divider
 from rerank.util.combining import nfc
@@ -29,7 +26,7 @@ SANITIZE = Sanitizer(byte_level(), TEMPLATE)
         (" \t\n", ""),
     ],
 )
-def test_markup_becomes_plain_text(text: str, expected: str) -> None:
+def test_markup_becomes_plain_text(text, expected):
     assert SANITIZE(text) == expected
     assert SANITIZE(expected) == expected, "sanitizing twice changes nothing"
 
@@ -50,9 +47,7 @@ def test_markup_becomes_plain_text(text: str, expected: str) -> None:
     ],
 )
 @pytest.mark.parametrize("tokenizer", [uncased(), byte_level()], ids=["uncased", "byte-level"])
-def test_text_that_a_tokenizer_normalises_to_an_identifier_loses_its_brackets(
-    tokenizer: PreTrainedTokenizerBase, text: str
-) -> None:
+def test_text_that_a_tokenizer_normalises_to_an_identifier_loses_its_brackets(tokenizer, text):
     sanitize = Sanitizer(tokenizer, TEMPLATE)
     sanitized = sanitize(f"see {text} or {'x' * 20}")
     assert not set("[]［］") & set(sanitized)
@@ -62,12 +57,12 @@ def test_text_that_a_tokenizer_normalises_to_an_identifier_loses_its_brackets(
 
 
 @pytest.mark.parametrize("text", ["[é à]", "[äöü]", "[123456]", "[日本]", "[]", "[\u200b]", "[\u0301", "x[a b]"])
-def test_other_text_in_brackets_is_kept(text: str) -> None:
+def test_other_text_in_brackets_is_kept(text):
     assert SANITIZE(text) == text
 
 
 @pytest.mark.parametrize("tokenizer", [byte_level(), metaspace()], ids=["byte-level", "metaspace"])
-def test_no_special_token_remains(tokenizer: PreTrainedTokenizerBase) -> None:
+def test_no_special_token_remains(tokenizer):
     text = " ".join(["before", *tokenizer.all_special_tokens, "".join(tokenizer.all_special_tokens), "after"])
     ids = tokenizer(Sanitizer(tokenizer, TEMPLATE)(text), add_special_tokens=False)["input_ids"]
     assert not set(ids) & set(tokenizer.all_special_ids)
@@ -77,18 +72,18 @@ def test_no_special_token_remains(tokenizer: PreTrainedTokenizerBase) -> None:
 ACCENTS = "\u0301\u0316" * 100_000
 
 
-def test_long_runs_of_accents_take_no_minute() -> None:
+def test_long_runs_of_accents_take_no_minute():
     """Normalising them is quadratic in their number, and keeps the interpreter."""
     assert SANITIZE(f"[a{ACCENTS}]") == f"({nfc(f'a{ACCENTS}')})"
 
 
-def test_added_tokens_are_divided_as_by_the_longest_that_fits() -> None:
+def test_added_tokens_are_divided_as_by_the_longest_that_fits():
     tokenizer = byte_level()
     tokenizer.add_tokens(["<a>", "<a>b", "<>", "a>b<"])
     assert markup_divider(tokenizer)("x<a>b <a> a>b<a> <> <") == "x< a>b < a> a >b<a> < > <"
 
 
-def test_thousands_of_added_tokens_are_found_at_once() -> None:
+def test_thousands_of_added_tokens_are_found_at_once():
     """Gemma 3 has 6,000 of them, and an alternation tried each at every "<"."""
     tokenizer = byte_level()
     tokenizer.add_tokens([f"<unused{number}>" for number in range(6000)])
@@ -96,7 +91,7 @@ def test_thousands_of_added_tokens_are_found_at_once() -> None:
     assert markup_divider(tokenizer)(f"{text}unused5999>") == f"{text} unused5999>"
 
 
-def test_added_words_are_read_and_added_markup_is_not() -> None:
+def test_added_words_are_read_and_added_markup_is_not():
     tokenizer = byte_level()
     words, markup = ["flea", "lidocaine", "β-blocker", "IL-2"], ["<think>", "[TOOL]", "{{x}}", "<|x|>", "User:", "###"]
     tokenizer.add_tokens([*words, *markup])
@@ -108,6 +103,6 @@ def test_added_words_are_read_and_added_markup_is_not() -> None:
     assert "A flea bite: lidocaine, not fleas; IL-2" in Sanitizer(tokenizer, TEMPLATE)(text)
 
 
-def test_text_is_read_in_one_normal_form() -> None:
+def test_text_is_read_in_one_normal_form():
     sanitize = Sanitizer(byte_level(), ["Re\u0301sume\u0301: {query}"])
     assert sanitize("cafe\u0301") == sanitize("caf\u00e9") == "caf\u00e9"

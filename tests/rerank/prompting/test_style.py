@@ -1,7 +1,5 @@
 """Prompt styles of published models: BOS tokens, chat format, and settings that are refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -28,14 +26,14 @@ def prompt_ids(tokenizer: PreTrainedTokenizerBase, style: PromptStyle, *texts: s
 
 @pytest.mark.parametrize("count", [0, 1, 2])
 @pytest.mark.parametrize("chat", ["zephyr", "instruct"])
-def test_prompt_begins_with_as_many_bos_tokens_as_the_style_says(chat: str, count: int) -> None:
+def test_prompt_begins_with_as_many_bos_tokens_as_the_style_says(chat, count):
     """FirstMistral was trained with two: the chat template of "instruct" writes one, the tokenizer another."""
     tokenizer = metaspace(chat)  # type: ignore[arg-type]
     plain = prompt_ids(tokenizer, PromptStyle())
     assert prompt_ids(tokenizer, PromptStyle(bos_tokens=count)) == [tokenizer.bos_token_id] * count + plain[1:]
 
 
-def test_doubled_bos_at_the_beginning_is_refused() -> None:
+def test_doubled_bos_at_the_beginning_is_refused():
     tokenizer = byte_level()
     tokenizer.bos_token = "<|im_start|>"
     tokenizer.chat_template = "{{ bos_token }}" + CHATML_CHAT
@@ -44,7 +42,7 @@ def test_doubled_bos_at_the_beginning_is_refused() -> None:
     assert prompt_ids(tokenizer, PromptStyle(bos_tokens=1))[:2] != [tokenizer.bos_token_id] * 2
 
 
-def test_template_without_chat_markup_gives_plain_text() -> None:
+def test_template_without_chat_markup_gives_plain_text():
     template = replace(load_template("first"), chat_markup=False)
     prompts = []
     for chat_template in (CHATML_CHAT, None):
@@ -56,7 +54,7 @@ def test_template_without_chat_markup_gives_plain_text() -> None:
     assert "<|im_start|>" not in prompts[0]
 
 
-def test_chat_format_of_the_style_is_for_tokenizers_without_one() -> None:
+def test_chat_format_of_the_style_is_for_tokenizers_without_one():
     turns = "{% for message in messages %}{{ message['role'] + ': ' + message['content'] }} {% endfor %}answer:"
     tokenizer = byte_level()
     assert prompt_ids(tokenizer, PromptStyle(chat_template=turns)) == prompt_ids(byte_level(), PromptStyle())
@@ -67,7 +65,7 @@ def test_chat_format_of_the_style_is_for_tokenizers_without_one() -> None:
     assert text.endswith("answer:")
 
 
-def test_tokenizer_without_a_chat_format_warns_if_the_template_has_a_system_message() -> None:
+def test_tokenizer_without_a_chat_format_warns_if_the_template_has_a_system_message():
     def warning(template: str, tokenizer: PreTrainedTokenizerBase) -> str:
         return ListwiseRenderer(load_template(template), tokenizer, 4096, answer_tokens=1).warning
 
@@ -76,7 +74,7 @@ def test_tokenizer_without_a_chat_format_warns_if_the_template_has_a_system_mess
     assert warning("first", byte_level()) == ""
 
 
-def test_repair_of_long_runs_of_accents_takes_no_minute() -> None:
+def test_repair_of_long_runs_of_accents_takes_no_minute():
     pytest.importorskip("ftfy")
     marks = "\u0301\u0316" * 20_000
     assert len(PromptStyle(repair="passages").passage_text(f"x{marks}")) > len(marks)
@@ -90,7 +88,7 @@ def test_repair_of_long_runs_of_accents_takes_no_minute() -> None:
         ("passages", 'don\'t & "so"', '"so" &amp;'),
     ],
 )
-def test_repair_reaches_query_and_passages(repair: str, passage: str, query: str) -> None:
+def test_repair_reaches_query_and_passages(repair, passage, query):
     """ftfy keeps the HTML entities of a prompt, because its chat markup has a "<"."""
     pytest.importorskip("ftfy")
     style = PromptStyle(repair=repair)  # type: ignore[arg-type]
@@ -106,7 +104,7 @@ def test_repair_reaches_query_and_passages(repair: str, passage: str, query: str
         ("labelled", "Title: Fleas Content: They live."),
     ],
 )
-def test_title_has_the_form_of_the_style(titles: str, expected: str) -> None:
+def test_title_has_the_form_of_the_style(titles, expected):
     style = PromptStyle(titles=titles)  # type: ignore[arg-type]
     assert style.passage_text("Fleas They live.", "Fleas") == expected
     assert style.passage_text("They live.") == "They live."
@@ -122,20 +120,20 @@ def test_title_has_the_form_of_the_style(titles: str, expected: str) -> None:
         ("words", "[1] [ 2 ] (abc) [a b]", "[1] [abc]"),
     ],
 )
-def test_brackets_become_parentheses_as_in_the_publishers_program(brackets: str, passage: str, query: str) -> None:
+def test_brackets_become_parentheses_as_in_the_publishers_program(brackets, passage, query):
     style = PromptStyle(brackets=brackets)  # type: ignore[arg-type]
     assert style.passage_text("[1] [ 2 ] [abc] [a b]") == passage
     assert style.query_text("[1] [abc]") == query
 
 
-def test_default_style_leaves_texts_alone() -> None:
+def test_default_style_leaves_texts_alone():
     assert not PromptStyle().changes_passages
     assert PromptStyle().query_text(" a\n[1] “b” ") == " a\n[1] “b” "
     assert PromptStyle().stated == {}
     assert str(PromptStyle()) == ""
 
 
-def test_style_says_in_words_what_differs_from_the_default() -> None:
+def test_style_says_in_words_what_differs_from_the_default():
     style = PromptStyle(prompt_tokens=4096, guards=(Guard.MARKUP,), chat_template="{{ messages }}")
     assert str(style) == "chat_template own, prompt_tokens 4096, guards markup"
     assert str(PromptStyle(guards=())) == "guards none"
@@ -151,7 +149,7 @@ def test_style_says_in_words_what_differs_from_the_default() -> None:
         ({"rank_llm": True}, "Extra inputs"),
     ],
 )
-def test_keys_that_say_nothing_are_refused(keys: dict[str, object], message: str) -> None:
+def test_keys_that_say_nothing_are_refused(keys, message):
     with pytest.raises(ValidationError, match=message):
         PromptStyle.model_validate(keys)
 
@@ -159,7 +157,7 @@ def test_keys_that_say_nothing_are_refused(keys: dict[str, object], message: str
 @pytest.mark.parametrize(
     ("words", "expected"), [(0, ""), (1, "one"), (2, "one two"), (3, "one two three"), (9, "one two three")]
 )
-def test_first_words_end_at_a_space(words: int, expected: str) -> None:
+def test_first_words_end_at_a_space(words, expected):
     assert first_words("one two three", words) == expected
     assert first_words("", words) == ""
 
@@ -176,7 +174,7 @@ def shown_words(prompt: ListwisePrompt) -> list[int]:
     return [text.count(word) for word in ("alpha", "beta")]
 
 
-def test_passages_are_shortened_to_an_equal_number_of_words_in_the_steps_of_rank_llm() -> None:
+def test_passages_are_shortened_to_an_equal_number_of_words_in_the_steps_of_rank_llm():
     """RankLLM's loop (`create_prompt`), written out: 300 words, less a quarter of the surplus for each passage."""
     texts = ["alpha " * 400, "beta " * 310]
     long = by_words(0, 300, texts)
@@ -194,13 +192,13 @@ def test_passages_are_shortened_to_an_equal_number_of_words_in_the_steps_of_rank
     assert 0 < words < 300
 
 
-def test_passages_that_fit_are_shown_whole() -> None:
+def test_passages_that_fit_are_shown_whole():
     prompt = by_words(0, 300, ["alpha " * 300, "beta " * 10])
     assert shown_words(prompt) == [300, 10]
     assert prompt.truncated == ()
 
 
-def test_query_that_leaves_no_word_for_passages_is_refused_with_the_limit() -> None:
+def test_query_that_leaves_no_word_for_passages_is_refused_with_the_limit():
     with pytest.raises(
         InvalidRequest, match=r"leave none of the prompt's \d+ tokens for a word of each of the 2 passages"
     ):
@@ -219,7 +217,7 @@ def test_query_that_leaves_no_word_for_passages_is_refused_with_the_limit() -> N
         (tuple(Guard), "a (A) Search query - < /s> < |im_end|> [ INST]"),
     ],
 )
-def test_guard_changes_what_it_names_only(guards: tuple[Guard, ...], expected: str) -> None:
+def test_guard_changes_what_it_names_only(guards, expected):
     tokenizer = byte_level()
     tokenizer.chat_template = CHATML_CHAT
     sanitize = Sanitizer(tokenizer, ("", "\nSearch Query: {query}"), guards)
@@ -227,7 +225,7 @@ def test_guard_changes_what_it_names_only(guards: tuple[Guard, ...], expected: s
 
 
 @pytest.mark.parametrize("guards", [(Guard.MARKUP,), tuple(Guard)])
-def test_no_special_token_of_a_text_reaches_a_prompt_with_the_guard_of_markup(guards: tuple[Guard, ...]) -> None:
+def test_no_special_token_of_a_text_reaches_a_prompt_with_the_guard_of_markup(guards):
     tokenizer = byte_level()
     style = PromptStyle(guards=guards)
     text = " ".join(tokenizer.all_special_tokens)

@@ -1,7 +1,5 @@
 """Templates: loaded as written, named by their hash, and refused with the reason when they are wrong."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 
@@ -17,7 +15,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "template.yaml"
 
 
-def test_template_of_a_file_has_its_parts_and_hash(path: Path) -> None:
+def test_template_of_a_file_has_its_parts_and_hash(path):
     parts = {"system_message": "m", "prefix": "p {query}", "body": "{candidate}\n", "suffix": "a set {} or {a, b}"}
     path.write_text(yaml.safe_dump(parts))
     content = path.read_bytes()
@@ -45,16 +43,14 @@ def test_template_of_a_file_has_its_parts_and_hash(path: Path) -> None:
         ),
     ],
 )
-def test_wrong_template_is_refused_with_the_reason(path: Path, text: str, problem: str) -> None:
+def test_wrong_template_is_refused_with_the_reason(path, text, problem):
     path.write_text(text)
     with pytest.raises(ConfigError, match=problem) as caught:
         load_template(str(path))
     assert str(caught.value).startswith(f"template {path}: ")
 
 
-def test_plain_name_is_that_of_the_package_before_a_file_of_the_working_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plain_name_is_that_of_the_package_before_a_file_of_the_working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     packaged = load_template("first")
     for name in ("first", "first.yaml"):
@@ -71,9 +67,7 @@ def test_plain_name_is_that_of_the_package_before_a_file_of_the_working_director
         ("{prefix: p, body: '{candidate}', suffix: s}", VECTOR_FIELDS, r"\{query\} or \{query_vector\}"),
     ],
 )
-def test_template_without_a_needed_field_is_refused(
-    path: Path, text: str, needs: tuple[tuple[str, ...], ...], missing: str
-) -> None:
+def test_template_without_a_needed_field_is_refused(path, text, needs, missing):
     path.write_text(text)
     with pytest.raises(ConfigError, match=rf"template {path}: the prompt has no {missing}; add it"):
         load_template(str(path), needs)
@@ -81,7 +75,7 @@ def test_template_without_a_needed_field_is_refused(
         load_template(load_template(str(path)), needs)
 
 
-def test_template_reads_an_instruction_if_it_has_a_place_for_one() -> None:
+def test_template_reads_an_instruction_if_it_has_a_place_for_one():
     names = ("first", "first_smollm2", "first_small", "pe_rank", "pe_rank_text")
     reading = {name for name in names if load_template(name).reads_instruction}
     assert reading == {"first", "pe_rank", "pe_rank_text"}

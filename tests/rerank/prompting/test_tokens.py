@@ -1,7 +1,5 @@
 """Prompts of passages that are cut and tokenized once are the prompts of the whole texts."""
 
-from __future__ import annotations
-
 import copy
 import json
 import random
@@ -60,14 +58,14 @@ def prepared(renderer: ListwiseRenderer, *texts: str) -> Window:
 @each_tokenizer
 @pytest.mark.parametrize("template", TEMPLATES)
 @given(limits=st.sampled_from(LIMITS), texts=TEXTS)
-def test_prompt_is_that_of_the_whole_text(name: str, template: str, limits: tuple[int, int], texts: list[str]) -> None:
+def test_prompt_is_that_of_the_whole_text(name, template, limits, texts):
     renderer = renderer_of(name, template, *limits)
     window = prepared(renderer, *texts)
     assert renderer.prompt(window, "ABCDE").token_ids == as_a_whole(renderer, window, "ABCDE")
 
 
 @each_tokenizer
-def test_words_within_a_passage_are_tokenized_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_within_a_passage_are_tokenized_once(name, monkeypatch):
     renderer = renderer_of(name, "first", 100_000, 0)
     names = "ABCDEFGHIJKLMNOPQRST"
     window = prepared(renderer, *(f"{' '.join(f'word{place}' for _ in range(40))}." for place in range(20)))
@@ -107,7 +105,7 @@ def with_normalizer(normalizer: normalizers.Normalizer) -> PreTrainedTokenizerBa
     ],
     ids=["token of a word and a space", "no space after a comma", "no space between digits"],
 )
-def test_tokenizer_that_reads_across_spaces_reads_prompts_as_a_whole(tokenizer: PreTrainedTokenizerBase) -> None:
+def test_tokenizer_that_reads_across_spaces_reads_prompts_as_a_whole(tokenizer):
     assert not PromptTokenizer(tokenizer).cuts_at_spaces
     renderer = ListwiseRenderer(load_template("first"), tokenizer, 4096, 1)
     window = prepared(renderer, "fleas lives, 70 000 years s s", "the moons , and the tides")
@@ -119,7 +117,7 @@ def count_words(text: str) -> int:
     return len(text.split())
 
 
-def test_only_the_beginning_of_a_long_text_is_counted() -> None:
+def test_only_the_beginning_of_a_long_text_is_counted():
     counted = list[int]()
 
     def count(text: str) -> int:
@@ -131,21 +129,21 @@ def test_only_the_beginning_of_a_long_text_is_counted() -> None:
     assert len(start) < 2000
 
 
-def test_less_room_than_8_tokens_for_a_passage_is_refused() -> None:
+def test_less_room_than_8_tokens_for_a_passage_is_refused():
     assert passage_limit([100, 100], 2 * (8 + SLACK_TOKENS), 1000) == 8
     with pytest.raises(InvalidRequest, match="leave 7 of the model's 1000 tokens for each of the 2 passages"):
         passage_limit([100, 100], 2 * (7 + SLACK_TOKENS), 1000)
 
 
 @pytest.mark.parametrize(("tokens", "kept"), [(1, "on"), (2, "on the"), (3, "on the moon"), (4, "on the moon")])
-def test_text_ends_with_its_last_token_that_is_kept(tokens: int, kept: str) -> None:
+def test_text_ends_with_its_last_token_that_is_kept(tokens, kept):
     def token_ends(text: str) -> list[int]:
         return [match.end() for match in re.finditer(r"\S+", text)]
 
     assert first_tokens("on the moon", tokens, token_ends) == kept
 
 
-def test_limit_of_passages_is_the_largest_with_which_all_fit() -> None:
+def test_limit_of_passages_is_the_largest_with_which_all_fit():
     draw = random.Random(0)
     for _ in range(300):
         lengths = [draw.randint(1, 60) for _ in range(draw.randint(1, 8))]
@@ -173,9 +171,7 @@ LONG_TEXTS = {
 @pytest.mark.parametrize("kind", LONG_TEXTS)
 @pytest.mark.parametrize("tokenizer", FAMILIES)
 @pytest.mark.parametrize("passage_tokens", [10, 0])
-def test_prompt_of_texts_that_are_cut_first_is_that_of_whole_ones(
-    kind: str, tokenizer: str, passage_tokens: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prompt_of_texts_that_are_cut_first_is_that_of_whole_ones(kind, tokenizer, passage_tokens, monkeypatch):
     draw = random.Random(0)
     passages = [Passage(str(number), LONG_TEXTS[kind](draw)[: draw.randrange(9000)]) for number in range(3)]
     renderer = ListwiseRenderer(load_template("first"), FAMILIES[tokenizer], 400, 1, passage_tokens)

@@ -1,8 +1,5 @@
 """PE-Rank prompts: slots are where the template says, chat markup keeps them, and no text of a request makes one."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -67,16 +64,14 @@ def as_text(prompts: VectorPrompts, ids: list[int]) -> str:
 
 
 @pytest.mark.parametrize("n", [0, 1, 20])
-def test_packaged_prompt_has_one_slot_per_passage_and_ends_with_the_query(
-    packaged: VectorPrompts, tokenizer: PreTrainedTokenizerBase, n: int
-) -> None:
+def test_packaged_prompt_has_one_slot_per_passage_and_ends_with_the_query(packaged, tokenizer, n):
     ids = token_ids(packaged, Query("life of a flea", instruction="find facts"), n)
     text = literal_ids(tokenizer, "query: life of a flea find facts passages: ")
     assert ids == text + [PASSAGE_SLOT] * n + [QUERY_SLOT]
 
 
 @pytest.mark.parametrize("n", [0, 1, 20])
-def test_every_field_is_where_the_template_says(tokenizer: PreTrainedTokenizerBase, n: int) -> None:
+def test_every_field_is_where_the_template_says(tokenizer, n):
     ids = token_ids(plain(EVERY_FIELD, tokenizer), Query("life of a flea", instruction="find facts"), n)
     expected = [*literal_ids(tokenizer, f"find facts {n} passages for life of a flea"), QUERY_SLOT]
     between = "."
@@ -88,9 +83,7 @@ def test_every_field_is_where_the_template_says(tokenizer: PreTrainedTokenizerBa
 
 @pytest.mark.slow
 @given(text=st.text() | st.sampled_from(["[SEP]", "[CLS] x [SEP]", "[PAD]", "[MASK]", "[UNK]", "\x00"]))
-def test_no_text_of_a_query_makes_a_slot_or_a_special_token(
-    packaged: VectorPrompts, tokenizer: PreTrainedTokenizerBase, text: str
-) -> None:
+def test_no_text_of_a_query_makes_a_slot_or_a_special_token(packaged, tokenizer, text):
     ids = token_ids(packaged, Query(text, instruction=text), 2)
     assert slots(ids) == [PASSAGE_SLOT, PASSAGE_SLOT, QUERY_SLOT]
     special = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}  # unknown characters are that token
@@ -98,7 +91,7 @@ def test_no_text_of_a_query_makes_a_slot_or_a_special_token(
 
 
 @given(text=st.text() | st.sampled_from(HOSTILE))
-def test_no_text_of_a_request_makes_a_slot_or_a_special_token_in_a_chat(text: str) -> None:
+def test_no_text_of_a_request_makes_a_slot_or_a_special_token_in_a_chat(text):
     query = CHAT.sanitize(Query(text, instruction=text))
     shown = [replace(passage, text=CHAT.shown_text(passage)) for passage in [Passage("a", text), Passage("b", "")]]
     ids = list(CHAT.token_ids(query, shown))
@@ -109,7 +102,7 @@ def test_no_text_of_a_request_makes_a_slot_or_a_special_token_in_a_chat(text: st
     assert ids.count(tokenizer.bos_token_id) == 1
 
 
-def test_published_prompt_is_the_chat_around_slots() -> None:
+def test_published_prompt_is_the_chat_around_slots():
     prompts = VectorPrompts(load_template("pe_rank_text"), published_tokenizer(), in_chat=True, text_tokens=64)
     ids = list(prompts.token_ids(Query("fleas"), [Passage("a", "x"), Passage("b", "y")]))
     text = as_text(prompts, ids)
@@ -122,14 +115,12 @@ def test_published_prompt_is_the_chat_around_slots() -> None:
 
 @pytest.mark.parametrize("make_tokenizer", [metaspace, byte_level, published_tokenizer])
 @pytest.mark.parametrize("n", [0, 1, 12])
-def test_slots_of_a_chat_are_in_the_order_of_the_template(
-    make_tokenizer: Callable[[], PreTrainedTokenizerBase], n: int
-) -> None:
+def test_slots_of_a_chat_are_in_the_order_of_the_template(make_tokenizer, n):
     prompts = VectorPrompts(SHOWS_TEXT, make_tokenizer(), in_chat=True, text_tokens=64)
     assert slots(token_ids(prompts, Query("q"), n)) == [QUERY_SLOT] + [PASSAGE_SLOT] * n
 
 
-def test_chat_template_that_drops_vectors_is_refused() -> None:
+def test_chat_template_that_drops_vectors_is_refused():
     tokenizer = published_tokenizer()
     tokenizer.chat_template = "{{ messages[0]['content'][:20] }}"
     with pytest.raises(CheckpointError, match="the chat template kept 1 of 4 vectors; change it"):
@@ -151,11 +142,11 @@ def prepared_window(ranker: PERankRanker, text: str) -> Window:
     return Window(prepared.query, prepared.passages)
 
 
-def test_text_is_sanitized_before_it_is_shown(ranker: PERankRanker) -> None:
+def test_text_is_sanitized_before_it_is_shown(ranker):
     assert prepared_window(ranker, "[1]\n<s>").passages[1].text == "(1) < s>"
 
 
-def test_largest_window_fits_with_the_longest_query_and_texts(encoder: Encoder, ranker: PERankRanker) -> None:
+def test_largest_window_fits_with_the_longest_query_and_texts(encoder, ranker):
     query = Query("a " * (encoder.id.max_tokens - 1))
     passages = [replace(p, text="abc " * 99) for p in vector_window(ranker.info.max_window_size, seed=1).passages]
     prepared = ranker.prepare(query, passages)

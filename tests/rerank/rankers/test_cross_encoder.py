@@ -1,7 +1,5 @@
 """Cross-encoders: scores equal `CrossEncoder.predict`'s, and what cannot be served is refused by name."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable
@@ -52,14 +50,14 @@ def pairs_of(window: Window) -> list[Pair]:
     return [found[place] for place in sorted(found)]
 
 
-def test_normal_forms_of_a_text_get_the_same_score(folders: dict[str, Path]) -> None:
+def test_normal_forms_of_a_text_get_the_same_score(folders):
     ranker = CrossEncoderRanker(folders["qwen3"], "cpu")
     pairs = [pairs_of(window(ranker, [text], query=text)) for text in ("caf\u00e9", "cafe\u0301")]
     assert pairs[0] == pairs[1]
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_scores_are_those_of_predict(folders: dict[str, Path], architecture: str) -> None:
+def test_scores_are_those_of_predict(folders, architecture):
     ranker, library = CrossEncoderRanker(folders[architecture], "cpu"), CrossEncoder(str(folders[architecture]))
     lists = [[*texts(9), "w1 " * 600], texts(1), texts(3)]  # one is longer than the model reads
     rankings = rank_windows(ranker, [window(ranker, passages) for passages in lists])
@@ -80,9 +78,7 @@ def changed(folder: Path, out: Path, file: str, **settings: object) -> Path:
 @pytest.mark.parametrize("strategy", ["longest_first", "only_second", "only_first"])
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("architecture", ["bert", "qwen3"])
-def test_truncation_is_that_of_the_folder(
-    folders: dict[str, Path], tmp_path: Path, architecture: str, side: str, strategy: str
-) -> None:
+def test_truncation_is_that_of_the_folder(folders, tmp_path, architecture, side, strategy):
     folder = changed(folders[architecture], tmp_path / "side", "tokenizer_config.json", truncation_side=side)
     processing = {"text": {"truncation": strategy}}
     folder = changed(folder, tmp_path / "both", "sentence_bert_config.json", processing_kwargs=processing)
@@ -97,7 +93,7 @@ def test_truncation_is_that_of_the_folder(
     assert ranking.scores == pytest.approx(expected.tolist(), abs=1e-4)
 
 
-def test_folder_that_does_not_truncate_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_folder_that_does_not_truncate_is_refused(folders, tmp_path):
     processing = {"text": {"truncation": False}}
     folder = changed(folders["bert"], tmp_path / "no", "sentence_bert_config.json", processing_kwargs=processing)
     with pytest.raises(CheckpointError, match=f"does not truncate pairs to the {MAX_TOKENS} tokens"):
@@ -127,7 +123,7 @@ def write_decoder(folder: Path, pad_token_id: int | None) -> Path:
 
 
 @pytest.mark.parametrize("pad_token_id", [None, 65])
-def test_classifier_pads_with_the_token_of_its_tokenizer(tmp_path: Path, pad_token_id: int | None) -> None:
+def test_classifier_pads_with_the_token_of_its_tokenizer(tmp_path, pad_token_id):
     folder = write_decoder(tmp_path / "decoder", pad_token_id)
     ranker, library = CrossEncoderRanker(folder, "cpu"), CrossEncoder(str(folder), device="cpu")
     library.model.config.pad_token_id = library.tokenizer.pad_token_id
@@ -150,9 +146,7 @@ def write_two_labels(folder: Path, names: dict[int, str] | None) -> Path:
 
 
 @pytest.mark.parametrize(("names", "relevant"), [({0: "irrelevant", 1: "relevant"}, 1), ({0: "Relevant", 1: "no"}, 0)])
-def test_score_of_two_labels_is_the_probability_of_the_relevant_one(
-    tmp_path: Path, names: dict[int, str], relevant: int
-) -> None:
+def test_score_of_two_labels_is_the_probability_of_the_relevant_one(tmp_path, names, relevant):
     ranker = CrossEncoderRanker(folder := write_two_labels(tmp_path / "mono", names), "cpu")
     assert ranker.info.score_kind is ScoreKind.POINTWISE_PROBABILITY
     (ranking,) = rank_windows(ranker, [window(ranker, texts(5))])
@@ -162,12 +156,12 @@ def test_score_of_two_labels_is_the_probability_of_the_relevant_one(
 
 
 @pytest.mark.parametrize("names", [None, {0: "NEGATIVE", 1: "POSITIVE"}, {0: "relevant", 1: "relevant"}])
-def test_two_labels_of_which_none_is_named_relevant_are_refused(tmp_path: Path, names: dict[int, str] | None) -> None:
+def test_two_labels_of_which_none_is_named_relevant_are_refused(tmp_path, names):
     with pytest.raises(CheckpointError, match=r"head for two labels \(.*does not say which of them means relevant"):
         CrossEncoderRanker(write_two_labels(tmp_path / "mono", names), "cpu")
 
 
-def test_activation_decides_on_the_meaning_of_scores(tmp_path: Path, folders: dict[str, Path]) -> None:
+def test_activation_decides_on_the_meaning_of_scores(tmp_path, folders):
     logits = write_cross_encoder(tmp_path / "logits", "bert", torch.nn.Identity())
     of_logits, of_sigmoid = CrossEncoderRanker(logits, "cpu"), CrossEncoderRanker(folders["bert"], "cpu")
     assert of_logits.info.score_kind is ScoreKind.POINTWISE
@@ -178,7 +172,7 @@ def test_activation_decides_on_the_meaning_of_scores(tmp_path: Path, folders: di
     assert probabilities.scores == pytest.approx(expected, abs=1e-6)
 
 
-def test_instruction_reaches_the_chat_template_and_no_other_model(folders: dict[str, Path]) -> None:
+def test_instruction_reaches_the_chat_template_and_no_other_model(folders):
     ranker = CrossEncoderRanker(folders["qwen3"], "cpu")
     library = CrossEncoder(str(folders["qwen3"]))
     passages = texts(4)
@@ -192,7 +186,7 @@ def test_instruction_reaches_the_chat_template_and_no_other_model(folders: dict[
     ]  # fmt: skip
 
 
-def test_passage_cannot_write_special_tokens(folders: dict[str, Path], ranker: CrossEncoderRanker) -> None:
+def test_passage_cannot_write_special_tokens(folders, ranker):
     chat = CrossEncoderRanker(folders["qwen3"], "cpu")
     for model, markup in ((chat, "<|im_end|>"), (ranker, "[SEP]")):
         token = model._scorer.tokenizer.convert_tokens_to_ids(markup)
@@ -200,14 +194,14 @@ def test_passage_cannot_write_special_tokens(folders: dict[str, Path], ranker: C
         assert list(forged["input_ids"]).count(token) == list(plain["input_ids"]).count(token)
 
 
-def test_text_that_is_the_address_of_an_image_is_read_as_text(folders: dict[str, Path]) -> None:
+def test_text_that_is_the_address_of_an_image_is_read_as_text(folders):
     ranker = CrossEncoderRanker(folders["qwen3"], "cpu")
     address, other = pairs_of(ranker.encode(window(ranker, ["http://localhost/a.png", "http://localhost/b.txt"])))
     assert len(address["input_ids"]) == len(other["input_ids"])
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES[:3])
-def test_long_query_has_the_scores_of_predict(folders: dict[str, Path], architecture: str) -> None:
+def test_long_query_has_the_scores_of_predict(folders, architecture):
     """Of two texts, the library cuts the longer one first."""
     ranker, library = CrossEncoderRanker(folders[architecture], "cpu"), CrossEncoder(str(folders[architecture]))
     long, text = " ".join(f"w{place % 9}" for place in range(2 * MAX_TOKENS)), "w2 " * 2 * MAX_TOKENS
@@ -218,7 +212,7 @@ def test_long_query_has_the_scores_of_predict(folders: dict[str, Path], architec
         assert prepared.query.is_truncated == truncated
 
 
-def test_long_query_in_a_chat_leaves_half_of_the_room_to_the_passage(folders: dict[str, Path]) -> None:
+def test_long_query_in_a_chat_leaves_half_of_the_room_to_the_passage(folders):
     ranker = CrossEncoderRanker(folders["qwen3"], "cpu")
     prepared = window(ranker, ["w1", "w2 " * 9], query="w3 " * ranker._scorer.max_tokens)
     assert prepared.query.is_truncated
@@ -228,7 +222,7 @@ def test_long_query_in_a_chat_leaves_half_of_the_room_to_the_passage(folders: di
         window(ranker, ["w1"], instruction="w3 " * ranker._scorer.max_tokens)
 
 
-def test_served_model_gives_its_scores_and_those_of_the_last_step_of_a_cascade(folders: dict[str, Path]) -> None:
+def test_served_model_gives_its_scores_and_those_of_the_last_step_of_a_cascade(folders):
     last = CrossEncoderModel(
         name="last",
         ranker="cross-encoder",
@@ -319,16 +313,14 @@ CODE = {"AutoModelForSequenceClassification": "modeling.Reranker"}
         (foreign_module, r"needs code from its publisher \(publisher.modules.transformer.Transformer\)"),
     ],
 )  # fmt: skip
-def test_model_that_cannot_score_is_refused_by_name(
-    folders: dict[str, Path], tmp_path: Path, edit: Callable[[Path], None], message: str
-) -> None:
+def test_model_that_cannot_score_is_refused_by_name(folders, tmp_path, edit, message):
     folder = shutil.copytree(folders["bert"], tmp_path / "model")
     edit(folder)
     with pytest.raises(CheckpointError, match=message):
         PairScorer(folder, "cpu")
 
 
-def test_token_outside_the_vocabulary_is_refused(tmp_path: Path, folders: dict[str, Path]) -> None:
+def test_token_outside_the_vocabulary_is_refused(tmp_path, folders):
     folder = shutil.copytree(folders["qwen3"], tmp_path / "model")
     (path,) = folder.glob("1_*/config.json")
     change(str(path.relative_to(folder)), true_token_id=99_999)(folder)

@@ -3,8 +3,6 @@
 tests/parity/test_e2rank.py compares the cosines with the reference.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,7 +44,7 @@ def ranked(ranker: Ranker, texts: list[str], query: Query = Query("what is 7")) 
     return rank_windows(ranker, [Window(prepared.query, prepared.passages)])[0]
 
 
-def test_only_the_first_passages_make_the_vector_and_all_are_scored(e2rank: Encoder) -> None:
+def test_only_the_first_passages_make_the_vector_and_all_are_scored(e2rank):
     ranker = E2RankRanker(e2rank, True, "e2rank", "Order these:", 3, "float32")
     all_of_them, others = ranked(ranker, TEXTS), ranked(ranker, [*TEXTS[:3], "another one"])
     np.testing.assert_allclose(all_of_them.query_vector, others.query_vector, atol=1e-6)
@@ -58,14 +56,14 @@ def test_only_the_first_passages_make_the_vector_and_all_are_scored(e2rank: Enco
     assert not np.allclose(all_of_them.query_vector, swapped.query_vector, atol=1e-3)
 
 
-def test_instruction_of_a_request_takes_the_place_of_the_models(e2rank: Encoder) -> None:
+def test_instruction_of_a_request_takes_the_place_of_the_models(e2rank):
     ranker, other = loaded(e2rank), loaded(e2rank, instruction="Find the sevens:")
     of_request = ranked(ranker, TEXTS, Query("what is 7", instruction="Find the sevens:"))
     np.testing.assert_allclose(of_request.query_vector, ranked(other, TEXTS).query_vector, atol=1e-6)
     assert not np.allclose(of_request.query_vector, ranked(ranker, TEXTS).query_vector, atol=1e-3)
 
 
-def test_vectors_of_another_encoder_are_not_read(e2rank: Encoder, encoder: Encoder, folder: Path) -> None:
+def test_vectors_of_another_encoder_are_not_read(e2rank, encoder, folder):
     ranker, expected = loaded(encoder, path=folder), ranked(loaded(e2rank), TEXTS)
     passages = [
         Passage(text, text, vector=vector) for text, vector in zip(TEXTS, encoder.encode_passages(TEXTS), strict=True)
@@ -76,7 +74,7 @@ def test_vectors_of_another_encoder_are_not_read(e2rank: Encoder, encoder: Encod
     assert not ranker.info.needs_vectors
 
 
-def test_vectors_of_the_index_are_read(e2rank: Encoder) -> None:
+def test_vectors_of_the_index_are_read(e2rank):
     ranker = loaded(e2rank)
     passages = [
         Passage(text, text, vector=vector) for text, vector in zip(TEXTS, np.eye(32, dtype=np.float32), strict=False)
@@ -87,7 +85,7 @@ def test_vectors_of_the_index_are_read(e2rank: Encoder) -> None:
     assert found.scores == pytest.approx(found.query_vector[: len(TEXTS)].tolist(), abs=1e-6)
 
 
-def test_long_texts_are_truncated_and_named(e2rank: Encoder) -> None:
+def test_long_texts_are_truncated_and_named(e2rank):
     ranker, long = loaded(e2rank), "word " * 5000
     prepared = ranker.prepare(replace(Query(long)), [Passage("long", long), Passage("short", "a")])
     assert (prepared.query.is_truncated, prepared.truncated_doc_ids) == (True, ("long",))
@@ -96,12 +94,12 @@ def test_long_texts_are_truncated_and_named(e2rank: Encoder) -> None:
     assert window.truncated == (0,)
 
 
-def test_encoder_that_pools_other_states_is_refused(encoder: Encoder) -> None:
+def test_encoder_that_pools_other_states_is_refused(encoder):
     with pytest.raises(CheckpointError, match=r"reads the state of the last token, and encoder .* pools by mean; set"):
         loaded(encoder)
 
 
-def test_encoder_reads_the_text_of_the_prompt_where_the_profile_says_so(e2rank: Encoder) -> None:
+def test_encoder_reads_the_text_of_the_prompt_where_the_profile_says_so(e2rank):
     """E2Rank's own code (src/eval.py) cuts documents at words and joins white space before it encodes them."""
     style = {"max_words": 3, "encoder_text": "shown"}
     texts = ["one  two\nthree four", "one two three", " "]
@@ -111,7 +109,7 @@ def test_encoder_reads_the_text_of_the_prompt_where_the_profile_says_so(e2rank: 
     assert found.scores[0] == pytest.approx(found.scores[1], abs=1e-6)
 
 
-def test_vector_of_the_index_counts_for_texts_that_are_encoded_as_they_are(e2rank: Encoder) -> None:
+def test_vector_of_the_index_counts_for_texts_that_are_encoded_as_they_are(e2rank):
     ranker, stored = loaded(e2rank, prompt={"max_words": 3, "encoder_text": "shown"}), np.eye(32, dtype=np.float32)[0]
     passages = [Passage("cut", "one two three four", vector=stored), Passage("same", "one two", vector=stored)]
     prepared = ranker.prepare(Query("q"), passages)

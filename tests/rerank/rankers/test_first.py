@@ -1,7 +1,5 @@
 """FIRST: scores, adapters, truncation, and checkpoints that are rejected."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -32,34 +30,34 @@ def ranker(lm: Path) -> FirstRanker:
     return FirstRanker(lm, "first", device="cpu")
 
 
-def test_scores_are_log_probabilities_over_the_window(ranker: FirstRanker) -> None:
+def test_scores_are_log_probabilities_over_the_window(ranker):
     for n in (1, 2, 5):
         scores = rank_windows(ranker, [window(*TEXTS[:n])])[0].scores
         assert torch.tensor(scores).exp().sum().item() == pytest.approx(1.0, abs=1e-5)
     assert ranker.info.score_kind is ScoreKind.WINDOW_LOG_PROB
 
 
-def test_prompt_ends_with_the_opening_bracket(ranker: FirstRanker) -> None:
+def test_prompt_ends_with_the_opening_bracket(ranker):
     """The identifier is the token after it."""
     (token_ids,) = ranker.encode(window(*TEXTS)).prompts
     assert token_ids[-1] == ranker.identifiers.bracket_id
     assert [*token_ids[:-1]] == [*ranker.renderer.prompt(window(*TEXTS), ranker.identifiers.texts).token_ids]
 
 
-def test_numbers_that_are_single_tokens_allow_windows_of_hundreds(tmp_path: Path) -> None:
+def test_numbers_that_are_single_tokens_allow_windows_of_hundreds(tmp_path):
     checkpoint = write_causal_lm(tmp_path / "lm", "llama", byte_level_numbers())
     wide = FirstRanker(checkpoint, "first", IdentifierKind.NUMBERS, device="cpu")
     assert wide.info.max_window_size == 999
     assert len(rank_windows(wide, [window(*["x"] * 100)])[0].scores) == 100
 
 
-def test_truncated_passages_are_reported_by_their_place_in_the_window(ranker: FirstRanker) -> None:
+def test_truncated_passages_are_reported_by_their_place_in_the_window(ranker):
     encoded = ranker.encode(window("short", "word " * 3000, "tiny", "other " * 3000))
     assert encoded.truncated == (1, 3)
     assert encoded.tokens == len(encoded.prompts[0]) <= 4096
 
 
-def test_prepared_passages_get_the_scores_of_unprepared_ones(ranker: FirstRanker) -> None:
+def test_prepared_passages_get_the_scores_of_unprepared_ones(ranker):
     texts = [*TEXTS, "word " * 3000, "ends with a stop."]
     prepared = ranker.prepare(Query("what jumps"), window(*texts).passages)
     ready, raw = Window(prepared.query, prepared.passages), window(*(text.strip() for text in texts))
@@ -67,6 +65,6 @@ def test_prepared_passages_get_the_scores_of_unprepared_ones(ranker: FirstRanker
     assert ranker.encode(ready).tokens <= 4096
 
 
-def test_window_that_overtakes_another_one_changes_no_score(lm: Path) -> None:
+def test_window_that_overtakes_another_one_changes_no_score(lm):
     ranker = FirstRanker(lm, "first", device="cpu")
     check_overtaking(ranker, [window(*TEXTS), window(*TEXTS[::-1])], [window(*TEXTS[:2])])

@@ -1,7 +1,5 @@
 """The arithmetic of a fusion: a slow computation with the published numbers, and each number that it rests on."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -100,7 +98,7 @@ def slow_scores(of_list: Signals, weight: float) -> list[float]:
 @pytest.mark.parametrize("n", [1, 2, 3, 6, 7, 40])
 @pytest.mark.parametrize("sparse", [True, False])
 @pytest.mark.parametrize("given", [0.0, 0.3, *FirstStageKind])
-def test_scores_are_those_of_the_slow_computation(n: int, sparse: bool, given: FirstStageWeight) -> None:
+def test_scores_are_those_of_the_slow_computation(n, sparse, given):
     for seed in range(5):
         of_list = signals(n, sparse, seed)
         weight = weight_by_list(SETTINGS, given, of_list.cheap)
@@ -112,9 +110,7 @@ def test_scores_are_those_of_the_slow_computation(n: int, sparse: bool, given: F
 @pytest.mark.parametrize("sparse", [True, False])
 @pytest.mark.parametrize("given", [0.3, *FirstStageKind])
 @pytest.mark.parametrize("meaning", [1.0, 0.0, -1.0])
-def test_scores_of_a_list_are_those_of_the_slow_computation(
-    sparse: bool, given: FirstStageWeight, meaning: float
-) -> None:
+def test_scores_of_a_list_are_those_of_the_slow_computation(sparse, given, meaning):
     """Also if the first stage says nothing, or the opposite of all others."""
     counted = set()
     for seed in range(5):
@@ -152,7 +148,7 @@ def served(settings: FusionModel, of_list: Signals) -> Floats:
         "FULL_KNOWLEDGE",
     ],
 )
-def test_each_number_changes_the_order(number: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_number_changes_the_order(number, monkeypatch):
     """Of 20 lists of 60 passages, the first ten are others, or in another order, without it."""
     lists = [signals(60, seed=seed) for seed in range(20)]
     # words say something about the cosine, but less than the sparse score
@@ -187,9 +183,7 @@ def cheap_signals(first_stage: Sequence[float], lexical: Sequence[float]) -> Che
         ([7], [3], 1.25),
     ],
 )
-def test_first_stage_counts_by_what_it_says_beyond_the_words(
-    first_stage: list[float], lexical: list[float], weight: float
-) -> None:
+def test_first_stage_counts_by_what_it_says_beyond_the_words(first_stage, lexical, weight):
     of_list = cheap_signals(first_stage, lexical)
     assert weight_by_list(SETTINGS, FirstStageKind.AUTO, of_list) == pytest.approx(weight)
     assert weight_by_list(SETTINGS, FirstStageKind.NEURAL, of_list) == 1.25
@@ -197,7 +191,7 @@ def test_first_stage_counts_by_what_it_says_beyond_the_words(
 
 
 @pytest.mark.parametrize(("known", "share"), [(0.0, 0.0), (0.03, 0.05), (0.3, 0.5), (0.6, 1.0), (1.0, 1.0)])
-def test_words_count_as_far_as_they_are_known_and_wholly_without_a_first_stage(known: float, share: float) -> None:
+def test_words_count_as_far_as_they_are_known_and_wholly_without_a_first_stage(known, share):
     """Also where a part of the list is read, in which the first stage has equal scores."""
     first_stage, lexical = [1, 1, 3, 4], [1, 4, 2, 3]
     of_list = replace(cheap_signals(first_stage, lexical), known_words=known)
@@ -208,7 +202,7 @@ def test_words_count_as_far_as_they_are_known_and_wholly_without_a_first_stage(k
     assert cheap_scores(SETTINGS, 0.0, without).tolist() == pytest.approx([0.5 * w for w in z(lexical)])
 
 
-def test_first_stage_without_meaning_counts_little_and_a_stated_one_wholly() -> None:
+def test_first_stage_without_meaning_counts_little_and_a_stated_one_wholly():
     """Words, sparse scores and cosines agree with one another and not with it."""
     weights = []
     for seed in range(20):
@@ -223,7 +217,7 @@ def test_first_stage_without_meaning_counts_little_and_a_stated_one_wholly() -> 
     assert np.mean(weights) < 0.5
 
 
-def test_signals_that_say_nothing_say_nothing_against_the_first_stage() -> None:
+def test_signals_that_say_nothing_say_nothing_against_the_first_stage():
     """The passages are alike to words and sparse encoder, the language is another one, or there is one model only."""
     of_list = signals(40)
     against = -of_list.cosines
@@ -237,7 +231,7 @@ def test_signals_that_say_nothing_say_nothing_against_the_first_stage() -> None:
     assert first_stage_support(SETTINGS, agreeing, replace(of_list, cheap=agreeing)) == 0
 
 
-def test_models_and_the_rarity_of_words_count_as_far_as_the_words_are_known() -> None:
+def test_models_and_the_rarity_of_words_count_as_far_as_the_words_are_known():
     """From .6 of all words on, the list is in the language of the table; without one, two signals remain."""
     of_list = signals(60)
     cheap = of_list.cheap
@@ -257,12 +251,12 @@ def test_models_and_the_rarity_of_words_count_as_far_as_the_words_are_known() ->
     assert shares[0.0][0][read].tolist() == pytest.approx(expected.tolist())
 
 
-def test_equal_signals_give_equal_scores() -> None:
+def test_equal_signals_give_equal_scores():
     of_list = signals(1).select(np.zeros(5, dtype=np.intp))
     assert set(fused_scores(SETTINGS, 0.25, of_list).tolist()) == {0.0}
 
 
-def test_passages_that_are_even_keep_the_order_of_the_first_stage() -> None:
+def test_passages_that_are_even_keep_the_order_of_the_first_stage():
     """Of two passages all z-scores are 1 and -1: words and cosine, .5 + 1, are against a first stage of 1.5."""
     vectors = np.eye(2, dtype=np.float32)
     for query in ([0.6, 0.8], [0.28, 0.96]):
@@ -270,27 +264,25 @@ def test_passages_that_are_even_keep_the_order_of_the_first_stage() -> None:
         assert np.argsort(-fused_scores(SETTINGS, 1.5, of_list), kind="stable").tolist() == [0, 1]
 
 
-def test_cheap_scores_are_the_sum_without_the_cosine() -> None:
+def test_cheap_scores_are_the_sum_without_the_cosine():
     cheap = cheap_signals([1, 2, 3], [3, 1, 2])
     expected = [2 * f + 0.5 * word for f, word in zip(z([1, 2, 3]), z([3, 1, 2]), strict=True)]
     assert cheap_scores(SETTINGS, 2.0, cheap).tolist() == pytest.approx(expected)
 
 
-def test_passages_that_are_not_read_stand_where_their_other_signals_stand_among_the_others() -> None:
+def test_passages_that_are_not_read_stand_where_their_other_signals_stand_among_the_others():
     """Those that were read have 7 ± 2 by the other signals, and 3 ± 1 in the end."""
     scores = with_unread(np.array([5.0, 4.0, 9.0, 5.0, 9.0]), np.array([0, 2, 3, 4]), np.array([4.0, 2.0, 2.0, 4.0]))
     assert scores.tolist() == pytest.approx([4.0, 1.5, 2.0, 2.0, 4.0])
 
 
 @pytest.mark.parametrize(("read", "fused"), [([2.0, 2.0], [0.0, 4.0]), ([2.0], [2.0])])
-def test_passages_that_are_not_read_keep_their_order_where_the_others_are_equal(
-    read: list[float], fused: list[float]
-) -> None:
+def test_passages_that_are_not_read_keep_their_order_where_the_others_are_equal(read, fused):
     scores = with_unread(np.array([*read, 0.5, -9.0]), np.arange(len(read)), np.array(fused))
     assert scores.tolist() == [*fused, 0.5, -9.0]
 
 
-def test_order_beyond_the_passages_that_were_read_is_not_that_of_the_list() -> None:
+def test_order_beyond_the_passages_that_were_read_is_not_that_of_the_list():
     """A list whose first stage is a number at random: before, a flat line left the others in its order."""
     for seed in range(20):
         of_list = signals(200, seed=seed)
@@ -302,7 +294,7 @@ def test_order_beyond_the_passages_that_were_read_is_not_that_of_the_list() -> N
         assert len(np.intersect1d(np.argsort(-scores)[:43], about)) == 43
 
 
-def test_no_step_separates_the_last_passage_that_is_read_from_the_next() -> None:
+def test_no_step_separates_the_last_passage_that_is_read_from_the_next():
     """Before, the 31st came after all that were read."""
     above = 0
     for seed in range(20):
@@ -316,7 +308,7 @@ def test_no_step_separates_the_last_passage_that_is_read_from_the_next() -> None
     assert above >= 15
 
 
-def test_sparse_score_counts_nothing_where_the_models_disagree() -> None:
+def test_sparse_score_counts_nothing_where_the_models_disagree():
     of_list = signals(40)
     opposite = replace(of_list, cheap=replace(of_list.cheap, sparse=-of_list.cosines))
     without = replace(of_list, cheap=replace(of_list.cheap, sparse=None))

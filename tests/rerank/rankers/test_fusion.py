@@ -1,7 +1,5 @@
 """Fusion: the scores are the signals' and depend on nothing but the request; texts run in batches."""
 
-from __future__ import annotations
-
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -16,7 +14,7 @@ from rerank.rankers.base import rank_windows
 from rerank.rankers.fused_scores import CheapSignals, Signals, cheap_scores, list_scores, weight_by_list
 from rerank.rankers.fusion import FusionRanker
 from rerank.rankers.lexical import bundled_word_table, known_words, refitted, word_parts
-from rerank.types import FirstStageKind, FirstStageWeight, Passage, Query, Window
+from rerank.types import FirstStageKind, Passage, Query, Window
 from rerank.util.words import stems
 from tests.conftest import PASSAGES
 
@@ -50,9 +48,7 @@ def signals(of_list: Window, encoder: Encoder) -> Signals:
 
 
 @pytest.mark.parametrize("weight", [0.3, *FirstStageKind])
-def test_scores_are_the_fusion_of_the_signals(
-    encoder: Encoder, sparse_encoder: SparseEncoder, weight: FirstStageWeight
-) -> None:
+def test_scores_are_the_fusion_of_the_signals(encoder, sparse_encoder, weight):
     ranker = fusion(encoder, sparse_encoder)
     draw = np.random.default_rng(3)
     for n in (1, 2, 5, len(TEXTS)):
@@ -65,9 +61,7 @@ def test_scores_are_the_fusion_of_the_signals(
         assert ranking.weight == pytest.approx(of_weight, abs=0.01)
 
 
-def test_cosine_is_read_of_the_passages_that_the_other_signals_put_first(
-    encoder: Encoder, sparse_encoder: SparseEncoder
-) -> None:
+def test_cosine_is_read_of_the_passages_that_the_other_signals_put_first(encoder, sparse_encoder):
     ranker = fusion(encoder, sparse_encoder, cosine_depth=5)
     of_list = replace(
         window(ranker, TEXTS, np.random.default_rng(3).normal(size=len(TEXTS)).tolist()), weight=FirstStageKind.AUTO
@@ -78,9 +72,7 @@ def test_cosine_is_read_of_the_passages_that_the_other_signals_put_first(
     assert set(np.flatnonzero(~np.isnan(ranking.cosines))) == set(np.argsort(-scores)[:5])
 
 
-def test_list_in_a_language_that_the_models_do_not_read_keeps_its_first_stage(
-    encoder: Encoder, sparse_encoder: SparseEncoder
-) -> None:
+def test_list_in_a_language_that_the_models_do_not_read_keeps_its_first_stage(encoder, sparse_encoder):
     """No word of the query is in a text, so that the first stage alone counts; a user's own encoder may read it."""
     texts = ["Ноты пишут на бумаге.", "Пустыни сухи.", "Киты живут 20 лет.", "Блохи живут около года."]
     found = []
@@ -97,7 +89,7 @@ def test_list_in_a_language_that_the_models_do_not_read_keeps_its_first_stage(
     assert not of_user.warning
 
 
-def test_order_is_the_same_for_texts_of_earlier_requests(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:
+def test_order_is_the_same_for_texts_of_earlier_requests(encoder, sparse_encoder):
     caching = Encoder(device="cpu", vector_cache_bytes=1_000_000)
     ranker = fusion(caching, sparse_encoder, cosine_depth=4)
     of_list = window(ranker, TEXTS)
@@ -111,9 +103,7 @@ def test_order_is_the_same_for_texts_of_earlier_requests(encoder: Encoder, spars
     assert np.isnan(warm.cosines).sum() == len(TEXTS) - 4
 
 
-def test_sparse_signal_is_the_dot_product_with_the_query_at_unit_length(
-    encoder: Encoder, sparse_encoder: SparseEncoder
-) -> None:
+def test_sparse_signal_is_the_dot_product_with_the_query_at_unit_length(encoder, sparse_encoder):
     ranker = fusion(encoder, sparse_encoder)
     query, passages = sparse_encoder.encode_query(QUERY.text), sparse_encoder.encode_passages(TEXTS, "float32")
     weights = dict(zip(query.terms.tolist(), query.weights.tolist(), strict=True))
@@ -126,7 +116,7 @@ def test_sparse_signal_is_the_dot_product_with_the_query_at_unit_length(
     assert scores == pytest.approx([weight / length for weight in slow], rel=0.05, abs=0.02)
 
 
-def test_slices_encode_the_query_once_and_score_as_one(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:
+def test_slices_encode_the_query_once_and_score_as_one(encoder, sparse_encoder):
     ranker = fusion(encoder, sparse_encoder)
     passages = [Passage(f"d{place}", text) for place, text in enumerate(TEXTS)]
     whole = ranker.prepare(QUERY, passages)
@@ -138,7 +128,7 @@ def test_slices_encode_the_query_once_and_score_as_one(encoder: Encoder, sparse_
     assert scores == pytest.approx([passage.sparse_score for passage in whole.passages])
 
 
-def test_all_passages_of_an_index_have_a_cosine(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:
+def test_all_passages_of_an_index_have_a_cosine(encoder, sparse_encoder):
     ranker = fusion(encoder, sparse_encoder, cosine_depth=2)
     of_list = window(ranker, TEXTS)
     vectors = encoder.encode_passages(TEXTS)
@@ -147,9 +137,7 @@ def test_all_passages_of_an_index_have_a_cosine(encoder: Encoder, sparse_encoder
     assert not np.isnan(ranking.cosines).any()
 
 
-def test_texts_are_encoded_in_batches_and_counted_as_far_as_they_are_read(
-    encoder: Encoder, sparse_encoder: SparseEncoder
-) -> None:
+def test_texts_are_encoded_in_batches_and_counted_as_far_as_they_are_read(encoder, sparse_encoder):
     """A request of 20 x 198,000 characters was counted whole, and the requests after it were refused."""
     ranker = fusion(encoder, sparse_encoder)
     encoded = ranker.encode(window(ranker, [f"{number} " + ". " * 99_000 for number in range(9)]))
@@ -157,7 +145,7 @@ def test_texts_are_encoded_in_batches_and_counted_as_far_as_they_are_read(
     assert [len(batch.beginnings) for batch in encoded.parts] == [1] * 9
 
 
-def test_query_longer_than_an_encoder_reads_is_truncated(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:
+def test_query_longer_than_an_encoder_reads_is_truncated(encoder, sparse_encoder):
     """MiniLM reads 254 tokens, splade-tiny 510."""
     ranker = fusion(encoder, sparse_encoder)
     fits, longer, longest = (ranker.prepare(Query("flea " * n), []).query for n in (254, 400, 9000))

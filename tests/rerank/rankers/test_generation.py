@@ -1,7 +1,5 @@
 """Permutation generation: parsing of answers, and rankings of trained and of random models."""
 
-from __future__ import annotations
-
 import shutil
 import string
 import time
@@ -72,13 +70,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_trained_lm(tmp_path_factory.mktemp("lms") / "lm", byte_level(), make_window(3), ABC, ANSWER)
 
 
-def test_generated_permutation_is_the_ranking(trained: Path) -> None:
+def test_generated_permutation_is_the_ranking(trained):
     (ranking,) = rank_windows(GenerationRanker(trained, "first", LETTERS, device="cpu"), [make_window(3)])
     assert (ranking.permutation, ranking.repairs) == ((2, 0, 1), 0)
     assert [ranking.scores[place] for place in (2, 0, 1)] == [0.0, -1.0, -2.0]
 
 
-def test_written_tokens_and_their_time_are_told_from_those_of_the_prompt(trained: Path) -> None:
+def test_written_tokens_and_their_time_are_told_from_those_of_the_prompt(trained):
     ranker = GenerationRanker(trained, "first", LETTERS)
     encoded = ranker.encode(make_window(3))
     start_s = time.perf_counter()
@@ -89,7 +87,7 @@ def test_written_tokens_and_their_time_are_told_from_those_of_the_prompt(trained
     assert encoded.tokens_with(ranking.decode_cost) == read + ranking.decode_cost.tokens < encoded.tokens
 
 
-def test_decoding_is_greedy_whatever_the_checkpoint_configures(trained: Path, tmp_path: Path) -> None:
+def test_decoding_is_greedy_whatever_the_checkpoint_configures(trained, tmp_path):
     """Published checkpoints may configure sampling and a repetition penalty, but brackets repeat."""
     checkpoint = shutil.copytree(trained, tmp_path / "sampling")
     sampling = GenerationConfig(
@@ -100,7 +98,7 @@ def test_decoding_is_greedy_whatever_the_checkpoint_configures(trained: Path, tm
     assert (ranking.permutation, ranking.repairs) == ((2, 0, 1), 0)
 
 
-def test_order_of_exact_length_ends_neither_early_nor_late(trained: Path) -> None:
+def test_order_of_exact_length_ends_neither_early_nor_late(trained):
     """As vLLM does for RankLLM with min_tokens = max_tokens: the model may not end before it wrote all of them."""
     template = load_template("first").with_style(PromptStyle(order_tokens="exact"))
     ranker = GenerationRanker(trained, template, LETTERS, device="cpu")
@@ -126,7 +124,7 @@ def generate_with_transformers(checkpoint: Path, prompt: list[int], max_new_toke
 
 
 @pytest.mark.parametrize(("family", "kind"), [("metaspace", LETTERS), ("byte-level numbers", NUMBERS)])
-def test_output_of_a_random_model_is_repaired_and_counted(tmp_path: Path, family: str, kind: IdentifierKind) -> None:
+def test_output_of_a_random_model_is_repaired_and_counted(tmp_path, family, kind):
     tokenizer = FAMILIES[family]
     checkpoint = write_causal_lm(tmp_path / "lm", "llama", tokenizer)
     ranker = GenerationRanker(checkpoint, "first", kind, device="cpu")
@@ -150,9 +148,7 @@ def test_output_of_a_random_model_is_repaired_and_counted(tmp_path: Path, family
 
 @pytest.mark.parametrize("kind", IdentifierKind)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_token_budget_has_room_for_any_permutation_and_the_end_token(
-    tmp_path: Path, family: str, kind: IdentifierKind
-) -> None:
+def test_token_budget_has_room_for_any_permutation_and_the_end_token(tmp_path, family, kind):
     tokenizer = FAMILIES[family]
     ranker = GenerationRanker(write_causal_lm(tmp_path / "lm", "llama", tokenizer), "first", kind, device="cpu")
     letters = string.ascii_lowercase if family == "uncased" else ALL_LETTERS
@@ -171,12 +167,12 @@ def reasoning_model(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("ranker", [GenerationRanker, FirstRanker])
-def test_chat_template_that_opens_a_reasoning_is_refused(tmp_path: Path, ranker: type) -> None:
+def test_chat_template_that_opens_a_reasoning_is_refused(tmp_path, ranker):
     with pytest.raises(CheckpointError, match="ends with <think>: the model reasons before it answers"):
         ranker(reasoning_model(tmp_path), "first", device="cpu")
 
 
-async def test_window_whose_reasoning_has_no_end_keeps_its_order_and_the_reply_says_so(tmp_path: Path) -> None:
+async def test_window_whose_reasoning_has_no_end_keeps_its_order_and_the_reply_says_so(tmp_path):
     ranker = GenerationRanker(reasoning_model(tmp_path), "first", LETTERS, "cpu", thinking_tokens=24)
     at_once = GenerationRanker(write_causal_lm(tmp_path / "lm", "qwen3", byte_level()), "first", LETTERS, "cpu")
     (encoded,) = (ranker.encode(make_window(3)),)
@@ -193,7 +189,7 @@ async def test_window_whose_reasoning_has_no_end_keeps_its_order_and_the_reply_s
     )
 
 
-def test_thinking_is_part_of_the_prompt_where_the_chat_template_has_the_choice(tmp_path: Path) -> None:
+def test_thinking_is_part_of_the_prompt_where_the_chat_template_has_the_choice(tmp_path):
     tokenizer = byte_level()
     tokenizer.chat_template += "{% if not enable_thinking %}{{ '<think></think>' }}{% endif %}"
     folder = write_causal_lm(tmp_path / "lm", "qwen3", tokenizer)
@@ -204,7 +200,7 @@ def test_thinking_is_part_of_the_prompt_where_the_chat_template_has_the_choice(t
     assert texts[0] == texts[1] + "<think></think>"
 
 
-def test_thinking_that_leaves_no_room_for_a_prompt_is_refused_with_both_numbers(tmp_path: Path) -> None:
+def test_thinking_that_leaves_no_room_for_a_prompt_is_refused_with_both_numbers(tmp_path):
     folder = write_causal_lm(tmp_path / "lm", "llama", byte_level())
     with pytest.raises(ConfigError, match=r"thinking_tokens 4096 leaves no room.* 4096 tokens at most; use .* 2048"):
         GenerationRanker(folder, "first", device="cpu", thinking_tokens=4096)

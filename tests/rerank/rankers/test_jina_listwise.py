@@ -1,7 +1,5 @@
 """jina-reranker-v3 and v3.5: the published formula over one block and several, and texts that imitate the prompt."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Sequence
@@ -127,14 +125,14 @@ def published(
 
 
 @pytest.mark.parametrize("texts", [PLAIN, ODD, [""]], ids=["plain", "odd", "empty"])
-def test_scores_are_those_of_the_publishers_program(ranker: JinaListwiseRanker, folder: Path, texts: list[str]) -> None:
+def test_scores_are_those_of_the_publishers_program(ranker, folder, texts):
     expected = published(folder, QUERY, texts)
     assert scores(ranker, texts) == pytest.approx(expected, abs=1e-5)
     assert len(texts) == 1 or max(expected) - min(expected) > 1e-2
     assert ranker.info.score_kind is ScoreKind.WINDOW_SCORE
 
 
-def test_order_of_the_passages_counts(ranker: JinaListwiseRanker) -> None:
+def test_order_of_the_passages_counts(ranker):
     assert scores(ranker, PLAIN)[::-1] != pytest.approx(scores(ranker, PLAIN[::-1]), abs=1e-3)
 
 
@@ -143,7 +141,7 @@ def test_order_of_the_passages_counts(ranker: JinaListwiseRanker) -> None:
     [(LIMITS, [6, 6, 6, 2]), (Blocks(query_tokens=40, passage_tokens=300, passages=20), [9, 9, 2])],
     ids=["by number", "by tokens"],
 )
-def test_long_list_is_read_in_the_publishers_blocks(folder: Path, limits: Blocks, sizes: list[int]) -> None:
+def test_long_list_is_read_in_the_publishers_blocks(folder, limits, sizes):
     ranker = JinaListwiseRanker(folder, template(folder), limits, "cpu", "float32")
     texts = [f"{'flea ' * (number % 3)}{number} {'year month day ' * 5}" for number in range(20)]
     encoded = ranker.encode(window(ranker, texts))
@@ -155,7 +153,7 @@ def test_long_list_is_read_in_the_publishers_blocks(folder: Path, limits: Blocks
     assert found[: sizes[0]] != pytest.approx(of_first_block, abs=1e-3)  # other blocks change the query's vector
 
 
-def test_window_alone_in_a_batch_and_after_another_is_the_same(ranker: JinaListwiseRanker) -> None:
+def test_window_alone_in_a_batch_and_after_another_is_the_same(ranker):
     windows = [window(ranker, texts) for texts in (PLAIN * 3, ODD, PLAIN[:1])]
     together = rank_windows(ranker, windows)
     for one, ranking in zip(windows, together, strict=True):
@@ -163,7 +161,7 @@ def test_window_alone_in_a_batch_and_after_another_is_the_same(ranker: JinaListw
     check_overtaking(ranker, windows[:2], windows[2:])
 
 
-def test_layers_with_a_window_read_as_far_as_config_json_says(tmp_path: Path) -> None:
+def test_layers_with_a_window_read_as_far_as_config_json_says(tmp_path):
     """jina-reranker-v3.5 has them."""
     sliding = write(tmp_path / "jina-reranker-v3.5", slides=True)
     ranker = JinaListwiseRanker(sliding, template(sliding), LIMITS, "cpu", "float32")
@@ -175,13 +173,13 @@ def test_layers_with_a_window_read_as_far_as_config_json_says(tmp_path: Path) ->
     assert scores(full, ODD) != pytest.approx(found, abs=1e-3)
 
 
-def test_instruction_is_read_where_there_is_one(ranker: JinaListwiseRanker, folder: Path) -> None:
+def test_instruction_is_read_where_there_is_one(ranker, folder):
     found = scores(ranker, PLAIN, Query(QUERY, instruction="prefer the sea"))
     assert found == pytest.approx(published(folder, QUERY, PLAIN, instruction="prefer the sea"), abs=1e-5)
     assert ranker.info.reads_instruction
 
 
-def test_texts_cannot_hold_the_tokens_that_are_read(ranker: JinaListwiseRanker, folder: Path) -> None:
+def test_texts_cannot_hold_the_tokens_that_are_read(ranker, folder):
     forged = ["a<|here|>b", "<|now|>", "<|im_end|>", "<|<|here|>here|>", "plain"]
     divided = ["a< |here|>b", "< |now|>", "< |im_end|>", "<|< |here|>here|>", "plain"]
     query = Query("<|now|>a <|here|>")
@@ -193,7 +191,7 @@ def test_texts_cannot_hold_the_tokens_that_are_read(ranker: JinaListwiseRanker, 
         JinaListwiseRanker(folder, template(folder).with_style(PromptStyle(guards=())), LIMITS, "cpu")
 
 
-def test_long_texts_are_cut_at_their_limits_and_named(ranker: JinaListwiseRanker, folder: Path) -> None:
+def test_long_texts_are_cut_at_their_limits_and_named(ranker, folder):
     texts, query = ["short", "longer " * 60, "a", "b", "c", "d", "longest " * 90], "flea " * 30
     prepared = window(ranker, texts, Query(query))
     assert prepared.query.is_truncated
@@ -212,7 +210,7 @@ def test_long_texts_are_cut_at_their_limits_and_named(ranker: JinaListwiseRanker
         ({"lm_head.bias": torch.zeros(2)}, r"with unknown lm_head\.bias"),
     ],
 )
-def test_other_weights_are_refused(folder: Path, tmp_path: Path, change: dict[str, torch.Tensor], message: str) -> None:
+def test_other_weights_are_refused(folder, tmp_path, change, message):
     for path in folder.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     weights = {name: one for name, one in (load_file(folder / "model.safetensors") | change).items() if one is not None}
@@ -221,14 +219,14 @@ def test_other_weights_are_refused(folder: Path, tmp_path: Path, change: dict[st
         JinaListwiseRanker(tmp_path, template(folder), LIMITS, "cpu")
 
 
-def test_prompt_whose_tokens_the_tokenizer_lacks_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_prompt_whose_tokens_the_tokenizer_lacks_is_refused(folder, tmp_path):
     (tmp_path / "other.yaml").write_text(json.dumps(PARTS | {"body": "#{rank}: {candidate}<|embed_token|>\n"}))
     other = load_template(str(tmp_path / "other.yaml")).with_style(STYLE)
     with pytest.raises(CheckpointError, match=r"has no token for what follows \{candidate\}"):
         JinaListwiseRanker(folder, other, LIMITS, "cpu")
 
 
-def test_equal_scores_keep_the_first_stage_order(folder: Path, tmp_path: Path) -> None:
+def test_equal_scores_keep_the_first_stage_order(folder, tmp_path):
     for path in folder.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     weights = load_file(folder / "model.safetensors")
@@ -239,7 +237,7 @@ def test_equal_scores_keep_the_first_stage_order(folder: Path, tmp_path: Path) -
     assert ranking.permutation == tuple(range(len(PLAIN) * 2))
 
 
-def test_folder_alone_is_served(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_folder_alone_is_served(folder, caplog):
     assert named_model(f"a={folder}") == {
         "name": "a",
         "path": str(folder),
@@ -258,9 +256,7 @@ def test_folder_alone_is_served(folder: Path, caplog: pytest.LogCaptureFixture) 
     assert len(best.ranked) == 2
 
 
-def test_version_is_found_by_the_longest_name_and_other_names_get_the_words_to_type(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_version_is_found_by_the_longest_name_and_other_names_get_the_words_to_type(folder, tmp_path):
     for name, profile in [("jina-reranker-v3.5", "jina-reranker-v3.5"), ("Jina-Reranker-v3-bf16", "jina-reranker-v3")]:
         (tmp_path / name).symlink_to(folder)
         assert named_model(f"a={tmp_path / name}")["profile"] == profile
@@ -275,12 +271,12 @@ def test_version_is_found_by_the_longest_name_and_other_names_get_the_words_to_t
     assert (model.ranker, model.window_size, model.strategy.value) == ("jina-listwise", 1000, "single")
 
 
-def test_model_without_a_profile_is_refused_with_the_profiles(folder: Path) -> None:
+def test_model_without_a_profile_is_refused_with_the_profiles(folder):
     with pytest.raises(CheckpointError, match=r"add profile: jina-reranker-v3 or jina-reranker-v3\.5"):
         Reranker(f"jina-listwise:{folder}")
 
 
-def test_folder_without_the_words_says_where_they_are(folder: Path, tmp_path: Path) -> None:
+def test_folder_without_the_words_says_where_they_are(folder, tmp_path):
     bare = tmp_path / "jina-reranker-v3"
     bare.mkdir()
     for path in folder.iterdir():

@@ -1,7 +1,5 @@
 """Late interaction: MaxSim as sentence-transformers computes it, in the layouts of ColBERT and of PyLate."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import string
@@ -75,7 +73,7 @@ def scores_of(ranker: LateInteractionRanker, passages: list[str]) -> tuple[float
     return rank_windows(ranker, [Window(prepared.query, prepared.passages)])[0].scores
 
 
-def test_scores_are_those_of_the_library_alone_and_together(folder: Path) -> None:
+def test_scores_are_those_of_the_library_alone_and_together(folder):
     ranker, library = LateInteractionRanker(folder, "cpu"), MultiVectorEncoder(str(folder), device="cpu")
     vectors = library.encode_document(PASSAGES, show_progress_bar=False)
     expected = library.similarity(library.encode_query([QUERY]), vectors)[0].tolist()
@@ -84,7 +82,7 @@ def test_scores_are_those_of_the_library_alone_and_together(folder: Path) -> Non
     assert max(expected) - min(expected) > 1e-1
 
 
-def test_no_file_of_the_model_is_mapped(folder: Path, tmp_path: Path) -> None:
+def test_no_file_of_the_model_is_mapped(folder, tmp_path):
     """One that is cut would end the process: SIGBUS."""
     copy = shutil.copytree(folder, tmp_path / "model")  # the library maps the other one in this process
     ranker = LateInteractionRanker(copy, "cpu")
@@ -92,14 +90,14 @@ def test_no_file_of_the_model_is_mapped(folder: Path, tmp_path: Path) -> None:
     del ranker
 
 
-def test_vectors_of_passages_are_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vectors_of_passages_are_kept(folder, monkeypatch):
     ranker = LateInteractionRanker(folder, "cpu", cache_bytes=1_000_000)
     first = scores_of(ranker, PASSAGES)
     monkeypatch.setattr(ranker._model, "encode_document", None)
     assert scores_of(ranker, PASSAGES[::-1])[::-1] == first
 
 
-def test_long_texts_are_reported(folder: Path) -> None:
+def test_long_texts_are_reported(folder):
     ranker = LateInteractionRanker(folder, "cpu")
     library = MultiVectorEncoder(str(folder), device="cpu")
     given = (Passage("long", "word " * 300), Passage("short", "word"))
@@ -111,7 +109,7 @@ def test_long_texts_are_reported(folder: Path) -> None:
     assert not torch.equal(short[0], longer[0])
 
 
-def test_folder_alone_is_served_and_no_cross_encoder(folder: Path) -> None:
+def test_folder_alone_is_served_and_no_cross_encoder(folder):
     assert named_model(f"a={folder}")["ranker"] == "late-interaction"
     with Reranker(str(folder)) as reranker:
         found = reranker.rank(QUERY, PASSAGES[:3])
@@ -122,7 +120,7 @@ def test_folder_alone_is_served_and_no_cross_encoder(folder: Path) -> None:
 
 @pytest.mark.parametrize("layout", ["colbert", "pylate"])
 @pytest.mark.parametrize("what", ["missing", "unknown", "projection"])
-def test_other_weights_are_refused(tmp_path: Path, layout: str, what: str) -> None:
+def test_other_weights_are_refused(tmp_path, layout, what):
     folder = write(tmp_path / "model", layout)
     name = "1_Dense/model.safetensors" if (layout, what) == ("pylate", "projection") else "model.safetensors"
     weights = load_file(folder / name)
@@ -137,7 +135,7 @@ def test_other_weights_are_refused(tmp_path: Path, layout: str, what: str) -> No
         LateInteractionRanker(folder, "cpu")
 
 
-def test_model_of_another_kind_is_refused(tmp_path: Path) -> None:
+def test_model_of_another_kind_is_refused(tmp_path):
     folder = write(tmp_path / "model", "colbert")
     (folder / "artifact.metadata").unlink()
     with pytest.raises(CheckpointError, match=r"has no artifact\.metadata"):

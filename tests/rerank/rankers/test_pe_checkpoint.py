@@ -1,8 +1,5 @@
 """PE-Rank checkpoints in the published layout: loading, and errors of checkpoints that do not fit."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -60,7 +57,7 @@ def to_shards(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("architecture", ["mistral", "llama"])
-def test_published_checkpoint_ranks_texts(tmp_path: Path, encoder: Encoder, architecture: str) -> None:
+def test_published_checkpoint_ranks_texts(tmp_path, encoder, architecture):
     ranker = PERankRanker(write_published(tmp_path / "it", encoder, architecture), encoder, device="cpu")
     prepared = ranker.prepare(Query("what causes the tides"), [Passage("a", "the moon"), Passage("b", "bread")])
     (ranking,) = rank_windows(ranker, [Window(prepared.query, prepared.passages)])
@@ -75,9 +72,7 @@ def to_torch_file(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [to_bin, to_shards, to_torch_file])
-def test_file_of_the_weights_does_not_change_the_scores(
-    folder: Path, encoder: Encoder, change: Callable[[Path], None]
-) -> None:
+def test_file_of_the_weights_does_not_change_the_scores(folder, encoder, change):
     before = scores(folder, encoder)
     change(folder)
     assert scores(folder, encoder) == before
@@ -101,16 +96,14 @@ FORMS = {
 
 
 @pytest.mark.parametrize(("settings", "added", "without"), FORMS.values(), ids=FORMS)
-def test_projector_of_another_type_is_read(
-    folder: Path, encoder: Encoder, settings: dict[str, object], added: dict[str, torch.Tensor], without: str
-) -> None:
+def test_projector_of_another_type_is_read(folder, encoder, settings, added, without):
     before = scores(folder, encoder)
     change_config(folder, **settings)
     change_weights(folder, added, without)
     assert scores(folder, encoder) != before
 
 
-def test_float16_weights_are_read_and_a_missing_pooling_is_not_compared(folder: Path, encoder: Encoder) -> None:
+def test_float16_weights_are_read_and_a_missing_pooling_is_not_compared(folder, encoder):
     before = scores(folder, encoder)
     change_config(folder, encoder_pooling=None)
     assert scores(folder, encoder) == before
@@ -118,7 +111,7 @@ def test_float16_weights_are_read_and_a_missing_pooling_is_not_compared(folder: 
     assert scores(folder, encoder) == pytest.approx(before, abs=0.2)
 
 
-def test_identity_projector_needs_no_weights_and_an_encoder_of_the_models_width(folder: Path, encoder: Encoder) -> None:
+def test_identity_projector_needs_no_weights_and_an_encoder_of_the_models_width(folder, encoder):
     change_config(folder, projector_type="identity")
     change_weights(folder, {}, without="projector")
     with pytest.raises(CheckpointError, match="vectors have width 384 and the model reads 64; use the encoder"):
@@ -126,7 +119,7 @@ def test_identity_projector_needs_no_weights_and_an_encoder_of_the_models_width(
     assert load_projector("identity", {}, 64, 64)(torch.ones(2, 64)).sum() == 128
 
 
-def test_published_checkpoint_decodes_dynamically_and_warns_of_another_prompt(folder: Path, encoder: Encoder) -> None:
+def test_published_checkpoint_decodes_dynamically_and_warns_of_another_prompt(folder, encoder):
     info = PERankRanker(folder, encoder, device="cpu").info
     assert info.score_kind is ScoreKind.RANK
     assert "published states no prompt, so it is read with the words of template pe_rank_text" in info.warning
@@ -134,7 +127,7 @@ def test_published_checkpoint_decodes_dynamically_and_warns_of_another_prompt(fo
     assert PERankRanker(folder, encoder, device="cpu", template=str(folder.parent / "own.yaml")).info.warning == ""
 
 
-def test_template_of_the_checkpoint_has_priority_over_the_option(tmp_path: Path, encoder: Encoder) -> None:
+def test_template_of_the_checkpoint_has_priority_over_the_option(tmp_path, encoder):
     folder = write_published(tmp_path / "named", encoder, template=SHORT)
     own = load_template(str(folder / "prompt.yaml")).sha256
     assert PERankRanker(folder, encoder, device="cpu").info.template_sha256 == own
@@ -159,9 +152,7 @@ def test_template_of_the_checkpoint_has_priority_over_the_option(tmp_path: Path,
         ),
     ],
 )
-def test_config_that_does_not_fit_is_rejected(
-    folder: Path, encoder: Encoder, change: dict[str, object], message: str
-) -> None:
+def test_config_that_does_not_fit_is_rejected(folder, encoder, change, message):
     change_config(folder, **change)
     with pytest.raises(CheckpointError, match=message):
         PERankRanker(folder, encoder, device="cpu")
@@ -183,9 +174,7 @@ def without_a_shard(folder: Path) -> None:
         (without_a_shard, r"holds model-00001-of-00002\.safetensors alone; download"),
     ],
 )
-def test_damaged_folder_is_rejected_with_the_missing_part(
-    folder: Path, encoder: Encoder, damage: Callable[[Path], None], message: str
-) -> None:
+def test_damaged_folder_is_rejected_with_the_missing_part(folder, encoder, damage, message):
     damage(folder)
     with pytest.raises(CheckpointError, match=message):
         PERankRanker(folder, encoder, device="cpu")
@@ -199,9 +188,7 @@ def base(tmp_path: Path) -> Path:
     return write_causal_lm(tmp_path / "base", "mistral", metaspace("instruct"))
 
 
-def test_lora_layout_ranks_as_the_checkpoint_that_it_is_merged_into(
-    base: Path, tmp_path: Path, encoder: Encoder
-) -> None:
+def test_lora_layout_ranks_as_the_checkpoint_that_it_is_merged_into(base, tmp_path, encoder):
     adapted = write_adapted(tmp_path / "adapted", base, encoder)
     model = AutoModelForCausalLM.from_pretrained(base)
     whole = tmp_path / "whole"
@@ -235,9 +222,7 @@ def ranks(folder: Path, encoder: Encoder) -> list[tuple[float, ...]]:
         (("adapter_model.safetensors",), r"has no adapter_model\.safetensors or adapter_model\.bin; copy it again"),
     ],
 )
-def test_lora_layout_without_a_file_is_rejected(
-    base: Path, tmp_path: Path, encoder: Encoder, missing: tuple[str, ...], message: str
-) -> None:
+def test_lora_layout_without_a_file_is_rejected(base, tmp_path, encoder, missing, message):
     adapted = write_adapted(tmp_path / "adapted", base, encoder)
     for name in missing:
         (adapted / name).unlink()
@@ -245,33 +230,27 @@ def test_lora_layout_without_a_file_is_rejected(
         PERankRanker(adapted, encoder, device="cpu")
 
 
-def test_lora_layout_needs_one_of_the_two_files_with_the_projector(
-    base: Path, tmp_path: Path, encoder: Encoder
-) -> None:
+def test_lora_layout_needs_one_of_the_two_files_with_the_projector(base, tmp_path, encoder):
     adapted = write_adapted(tmp_path / "adapted", base, encoder)
     before = ranks(adapted, encoder)
     (adapted / "projector.bin").unlink()
     assert ranks(adapted, encoder) == before
 
 
-def test_lora_layout_whose_base_is_elsewhere_says_where_to_name_it(
-    base: Path, tmp_path: Path, encoder: Encoder
-) -> None:
+def test_lora_layout_whose_base_is_elsewhere_says_where_to_name_it(base, tmp_path, encoder):
     adapted = write_adapted(tmp_path / "adapted", base, encoder)
     change_json(adapted / "adapter_config.json", base_model_name_or_path="./moved")
     with pytest.raises(ConfigError, match=r"there is no folder \./moved; set its path in .*adapter_config\.json"):
         PERankRanker(adapted, encoder, device="cpu")
 
 
-def test_aligned_projector_is_not_served_and_the_command_that_trains_it_is_named(
-    base: Path, tmp_path: Path, encoder: Encoder
-) -> None:
+def test_aligned_projector_is_not_served_and_the_command_that_trains_it_is_named(base, tmp_path, encoder):
     aligned = write_aligned(tmp_path / "aligned", base, encoder)
     with pytest.raises(CheckpointError, match=r"does not rank yet; train it: train-pe-rank --base .*/aligned --lists"):
         PERankRanker(aligned, encoder, device="cpu")
 
 
-def test_template_in_the_folder_is_read_without_a_word_of_the_config(folder: Path, encoder: Encoder) -> None:
+def test_template_in_the_folder_is_read_without_a_word_of_the_config(folder, encoder):
     (folder / "template.yaml").write_text(SHORT, encoding="utf-8")
     info = PERankRanker(folder, encoder, device="cpu").info
     assert (info.template_sha256, info.warning) == (load_template(str(folder / "template.yaml")).sha256, "")

@@ -5,8 +5,6 @@ transformers that it pins (4.37.2) the text that is said so far then begins with
 training, too, the passages follow the prompt at once. So does the first choice here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -84,9 +82,7 @@ class Generation:
 
 
 @pytest.mark.slow
-def test_order_equals_generation_over_an_extended_vocabulary(
-    folder: Path, ranker: PERankRanker, orders: list[tuple[int, ...]]
-) -> None:
+def test_order_equals_generation_over_an_extended_vocabulary(folder, ranker, orders):
     generation = Generation(folder, ranker)
     assert orders == [generation.order(window) for window in WINDOWS]
 
@@ -97,11 +93,11 @@ def one_step(folder: Path, encoder: Encoder) -> list[tuple[int, ...]]:
     return [rank_windows(ranker, [window])[0].permutation for window in WINDOWS]
 
 
-def test_one_step_is_the_first_step(orders: list[tuple[int, ...]], one_step: list[tuple[int, ...]]) -> None:
+def test_one_step_is_the_first_step(orders, one_step):
     assert [order[0] for order in orders] == [order[0] for order in one_step]
 
 
-def test_choices_and_their_time_are_told_from_those_of_the_prompt(ranker: PERankRanker) -> None:
+def test_choices_and_their_time_are_told_from_those_of_the_prompt(ranker):
     window = max(WINDOWS, key=lambda window: len(window.passages))
     ranking, of_two = rank_windows(ranker, [window, replace(window, top_n=2)])
     assert (ranking.decode_cost.tokens, of_two.decode_cost.tokens) == (len(window.passages) - 1, 2)
@@ -113,22 +109,18 @@ def with_top_n(windows: Sequence[Window], top_n: int) -> list[Window]:
 
 
 @pytest.mark.parametrize("top_n", [1, 2, 3, MAX_PASSAGES - 1, MAX_PASSAGES, MAX_PASSAGES + 9])
-def test_top_n_is_a_prefix_of_the_full_order(ranker: PERankRanker, orders: list[tuple[int, ...]], top_n: int) -> None:
+def test_top_n_is_a_prefix_of_the_full_order(ranker, orders, top_n):
     for order, ranking in zip(orders, rank_windows(ranker, with_top_n(WINDOWS, top_n)), strict=True):
         assert ranking.permutation[:top_n] == order[:top_n]
         assert sorted(ranking.permutation) == sorted(order)
 
 
-def test_passages_after_top_n_are_in_order_of_the_last_inner_products(
-    ranker: PERankRanker, one_step: list[tuple[int, ...]]
-) -> None:
+def test_passages_after_top_n_are_in_order_of_the_last_inner_products(ranker, one_step):
     """With a top_n of 1, the order is as with one_step decoding."""
     assert [ranking.permutation for ranking in rank_windows(ranker, with_top_n(WINDOWS, 1))] == one_step
 
 
-def test_top_n_of_a_window_does_not_affect_others_of_its_batch(
-    ranker: PERankRanker, orders: list[tuple[int, ...]]
-) -> None:
+def test_top_n_of_a_window_does_not_affect_others_of_its_batch(ranker, orders):
     mixed = [replace(window, top_n=place % 4) for place, window in enumerate(WINDOWS)]
     together = rank_windows(ranker, mixed)
     for place, (order, ranking) in enumerate(zip(orders, together, strict=True)):
@@ -140,7 +132,7 @@ def test_top_n_of_a_window_does_not_affect_others_of_its_batch(
 @pytest.mark.parametrize(
     ("n", "top_n", "passes"), [(6, 0, 5), (6, 1, 1), (6, 2, 2), (6, 5, 5), (6, 6, 5), (6, 60, 5), (2, 1, 1), (1, 1, 0)]
 )
-def test_each_chosen_passage_takes_one_forward_pass(ranker: PERankRanker, n: int, top_n: int, passes: int) -> None:
+def test_each_chosen_passage_takes_one_forward_pass(ranker, n, top_n, passes):
     counted = []
     hook = ranker._transformer.register_forward_hook(lambda *_: counted.append(1))
     try:
@@ -151,7 +143,7 @@ def test_each_chosen_passage_takes_one_forward_pass(ranker: PERankRanker, n: int
 
 
 @pytest.mark.parametrize("batch", [7, len(WINDOWS)])
-def test_order_does_not_depend_on_the_batch(ranker: PERankRanker, orders: list[tuple[int, ...]], batch: int) -> None:
+def test_order_does_not_depend_on_the_batch(ranker, orders, batch):
     together = [
         ranking.permutation
         for start in range(0, len(WINDOWS), batch)
@@ -160,7 +152,7 @@ def test_order_does_not_depend_on_the_batch(ranker: PERankRanker, orders: list[t
     assert together == orders
 
 
-def test_equal_passages_keep_the_order_of_the_window(ranker: PERankRanker) -> None:
+def test_equal_passages_keep_the_order_of_the_window(ranker):
     window = vector_window(2, seed=3)
     one, other = window.passages
     same = Window(window.query, (one,) * 37)

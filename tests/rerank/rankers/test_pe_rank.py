@@ -1,7 +1,5 @@
 """PE-Rank: zero-initialised order equals cosine order, batches do not change scores, wrong checkpoints are rejected."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace
@@ -53,14 +51,14 @@ def perturbed(checkpoint: Path, encoder: Encoder, tmp_path_factory: pytest.TempP
 
 
 @pytest.mark.parametrize("n", [1, 2, 20, 100])
-def test_zero_init_order_equals_cosine_order(ranker: PERankRanker, n: int) -> None:
+def test_zero_init_order_equals_cosine_order(ranker, n):
     for seed in range(8):
         window = random_window(n, seed)
         assert rank_windows(ranker, [window])[0].permutation == cosine_order(window)
 
 
 @pytest.mark.usefixtures("two_threads")  # kernels that split rows between threads round them differently
-def test_copies_of_a_passage_tie_wherever_they_stand(perturbed: PERankRanker) -> None:
+def test_copies_of_a_passage_tie_wherever_they_stand(perturbed):
     three = random_window(3, seed=9)
     for n in range(4, 60, 11):
         (ranking,) = rank_windows(
@@ -69,13 +67,13 @@ def test_copies_of_a_passage_tie_wherever_they_stand(perturbed: PERankRanker) ->
         assert len(set(ranking.scores)) == 3
 
 
-def test_scores_do_not_depend_on_the_batch(perturbed: PERankRanker) -> None:
+def test_scores_do_not_depend_on_the_batch(perturbed):
     windows = [random_window(n, seed=n, text="words " * n) for n in (1, 20, 5, 64, 20)]
     for window, batched in zip(windows, rank_windows(perturbed, windows), strict=True):
         np.testing.assert_allclose(rank_windows(perturbed, [window])[0].scores, batched.scores, atol=1e-4)
 
 
-def test_the_model_reads_the_order_and_the_text(perturbed: PERankRanker) -> None:
+def test_the_model_reads_the_order_and_the_text(perturbed):
     """Otherwise the tests above would also pass for a model that ignores its input."""
     window = random_window(20, seed=1)
     reversed_window = Window(window.query, window.passages[::-1])
@@ -85,14 +83,14 @@ def test_the_model_reads_the_order_and_the_text(perturbed: PERankRanker) -> None
     assert np.abs(scores - rank_windows(perturbed, [other_text])[0].scores).max() > 1e-3
 
 
-def test_prepare_reports_truncated_passages(ranker: PERankRanker, encoder: Encoder) -> None:
+def test_prepare_reports_truncated_passages(ranker, encoder):
     long = "word " * (encoder.id.max_tokens + 1)
     stored = Passage("stored", "…", vector=unit_rows(1, seed=1)[0], vector_truncated=True)
     prepared = ranker.prepare(Query("q"), [Passage("a", long), Passage("b", "short"), stored])
     assert prepared.truncated_doc_ids == ("a", "stored")
 
 
-def test_query_longer_than_the_model_reads_is_truncated(ranker: PERankRanker, encoder: Encoder) -> None:
+def test_query_longer_than_the_model_reads_is_truncated(ranker, encoder):
     limit = encoder.max_query_tokens
     fits, longer, longest = (ranker.prepare(Query("a " * n), []).query for n in (limit, limit + 1, 3 * limit))
     assert [query.is_truncated for query in (fits, longer, longest)] == [False, True, True]
@@ -104,9 +102,7 @@ def test_query_longer_than_the_model_reads_is_truncated(ranker: PERankRanker, en
 
 
 @pytest.mark.parametrize(("instructions", "reads"), [(None, False), (0, False), (3, True)])
-def test_instruction_is_read_by_a_model_that_was_trained_with_some(
-    checkpoint: Path, encoder: Encoder, tmp_path: Path, instructions: int | None, reads: bool
-) -> None:
+def test_instruction_is_read_by_a_model_that_was_trained_with_some(checkpoint, encoder, tmp_path, instructions, reads):
     """Also the preranker of a cascade whose model reads one does not see it."""
     folder = tmp_path / "checkpoint"
     shutil.copytree(checkpoint, folder)
@@ -121,16 +117,14 @@ def test_instruction_is_read_by_a_model_that_was_trained_with_some(
     assert ranker.info.template_sha256 == PERankRanker(checkpoint, encoder, "cpu").info.template_sha256
 
 
-def test_checkpoint_for_an_encoder_of_another_width_is_rejected(
-    checkpoint: Path, encoder: Encoder, tmp_path: Path
-) -> None:
+def test_checkpoint_for_an_encoder_of_another_width_is_rejected(checkpoint, encoder, tmp_path):
     copy = Path(shutil.copytree(checkpoint, tmp_path / "copy"))
     change_config(copy, hidden_size=192)
     with pytest.raises(CheckpointError, match="token embeddings of width 384 do not fit hidden size 192"):
         PERankRanker(copy, encoder, device="cpu")
 
 
-def test_words_count_next_to_scores_but_not_with_dynamic_decoding(checkpoint: Path, encoder: Encoder) -> None:
+def test_words_count_next_to_scores_but_not_with_dynamic_decoding(checkpoint, encoder):
     query = Query("how long does a flea live")
     passages = [Passage("a", "Fleas live for a year."), Passage("b", "Bread rises."), Passage("c", "A long flea.")]
     found = {}
@@ -155,9 +149,7 @@ def test_words_count_next_to_scores_but_not_with_dynamic_decoding(checkpoint: Pa
         ((), 0.0),
     ],
 )
-def test_words_count_as_far_as_a_first_stage_that_counts_does_not_say_them(
-    checkpoint: Path, encoder: Encoder, first_stage: tuple[float, ...], weight: float
-) -> None:
+def test_words_count_as_far_as_a_first_stage_that_counts_does_not_say_them(checkpoint, encoder, first_stage, weight):
     query = Query("how long does a flea live")
     passages = [Passage("a", "Fleas live for a year."), Passage("b", "Bread rises."), Passage("c", "A long flea.")]
     ranker = PERankRanker(checkpoint, encoder, "cpu", lexical_weight=2.0)
@@ -173,7 +165,7 @@ def test_words_count_as_far_as_a_first_stage_that_counts_does_not_say_them(
     assert found.lexical == pytest.approx(expected.tolist(), abs=1e-9)
 
 
-def test_encoder_reads_as_many_tokens_as_the_profile_says(checkpoint: Path, encoder: Encoder) -> None:
+def test_encoder_reads_as_many_tokens_as_the_profile_says(checkpoint, encoder):
     """PE-Rank's own code reads 512 tokens, whatever the encoder's folder says."""
     limited = PERankRanker(checkpoint, encoder, "cpu", style=PromptStyle(encoder_tokens=16))
     long, cut = "flea " * 40, "flea " * 14  # and two special tokens
@@ -185,7 +177,7 @@ def test_encoder_reads_as_many_tokens_as_the_profile_says(checkpoint: Path, enco
     assert limited.info.max_passage_tokens == 14
 
 
-def test_vector_of_more_text_than_the_profile_reads_is_not_taken(checkpoint: Path, encoder: Encoder) -> None:
+def test_vector_of_more_text_than_the_profile_reads_is_not_taken(checkpoint, encoder):
     limited = PERankRanker(checkpoint, encoder, "cpu", style=PromptStyle(encoder_tokens=16))
     stored = unit_rows(2, seed=1)
     passages = [Passage("long", "flea " * 40, vector=stored[0]), Passage("short", "flea", vector=stored[1])]

@@ -1,7 +1,5 @@
 """Permutations in texts: the answer after a reasoning, and the order that it names, whatever a model wrote."""
 
-from __future__ import annotations
-
 import string
 from collections.abc import Sequence
 
@@ -53,9 +51,7 @@ ALL_LETTERS = string.ascii_uppercase + string.ascii_lowercase
         ("[AB] > [see below]", ABC, (0, 1, 2), 3, 0, 0),
     ],
 )
-def test_answer_is_parsed(
-    text: str, names: Sequence[str], permutation: tuple[int, ...], missing: int, repeated: int, unknown: int
-) -> None:
+def test_answer_is_parsed(text, names, permutation, missing, repeated, unknown):
     parsed = parse_permutation(text, names)
     assert parsed == ParsedPermutation(permutation, missing, repeated, unknown)
 
@@ -106,7 +102,7 @@ def rank_llm_reads(text: str, names: Sequence[str]) -> tuple[int, ...]:
         ("", ONE_TO_FIVE, NOTHING),
     ],
 )
-def test_answer_is_read_as_by_rank_llm(text: str, names: Sequence[str], permutation: tuple[int, ...]) -> None:
+def test_answer_is_read_as_by_rank_llm(text, names, permutation):
     assert rank_llm_reads(text, names) == permutation
     assert parse_permutation(text, names).permutation == permutation
 
@@ -132,8 +128,8 @@ def test_answer_is_read_as_by_rank_llm(text: str, names: Sequence[str], permutat
     ],
 )
 def test_answer_is_read_otherwise_than_by_rank_llm_where_its_rule_takes_any_digit_or_letter(
-    text: str, names: Sequence[str], rank_llm: tuple[int, ...], ours: tuple[int, ...]
-) -> None:
+    text, names, rank_llm, ours
+):
     assert rank_llm_reads(text, names) == rank_llm
     assert parse_permutation(text, names).permutation == ours
 
@@ -142,9 +138,7 @@ def test_answer_is_read_otherwise_than_by_rank_llm_where_its_rule_takes_any_digi
     ("text", "repairs"),
     [("[2] > [1] > [3]", 0), ("[2] > [1]", 1), ("[2] > [9] > [1]", 1), ("[2] > [2] > [2]", 2), ("[9] [9] [9] [9]", 3)],
 )
-def test_repairs_are_places_of_the_order_and_a_wrong_identifier_for_a_missing_one_is_one(
-    text: str, repairs: int
-) -> None:
+def test_repairs_are_places_of_the_order_and_a_wrong_identifier_for_a_missing_one_is_one(text, repairs):
     assert parse_permutation(text, ONE_TO_THREE).repairs == repairs
 
 
@@ -158,7 +152,7 @@ answers = (
 
 
 @given(answers, names_of_windows, st.integers(0, 52))
-def test_any_text_is_parsed_to_a_permutation(text: str, names: Sequence[str], n: int) -> None:
+def test_any_text_is_parsed_to_a_permutation(text, names, n):
     n = min(n, len(names))
     parsed = parse_permutation(text, names[:n])
     assert sorted(parsed.permutation) == list(range(n))
@@ -195,7 +189,7 @@ THOUGHT = "Passage [1] names the bird. So far [1] > [3] > [2].\nWait, [2] explai
         ("<think>It is clear. <answer></answer>", None),
     ],
 )
-def test_answer_is_what_follows_the_reasoning(text: str, answer: str | None) -> None:
+def test_answer_is_what_follows_the_reasoning(text, answer):
     assert answer_in(text) == answer
 
 
@@ -208,7 +202,7 @@ def test_answer_is_what_follows_the_reasoning(text: str, answer: str | None) -> 
         ("clear: <answer>[2] > [1]</answer>", "[2] > [1]"),
     ],
 )
-def test_text_after_a_prompt_that_opens_a_reasoning_begins_inside_it(text: str, answer: str | None) -> None:
+def test_text_after_a_prompt_that_opens_a_reasoning_begins_inside_it(text, answer):
     assert answer_in(text, is_reasoning=True) == answer
 
 
@@ -222,9 +216,7 @@ def test_text_after_a_prompt_that_opens_a_reasoning_begins_inside_it(text: str, 
         ("none of them", (0, 1, 2), (0, 1, 2)),
     ],
 )
-def test_last_chain_counts_where_a_model_writes_drafts(
-    text: str, whole: tuple[int, ...], last: tuple[int, ...]
-) -> None:
+def test_last_chain_counts_where_a_model_writes_drafts(text, whole, last):
     assert parse_permutation(text, ONE_TO_THREE).permutation == whole
     assert parse_permutation(text, ONE_TO_THREE, last_chain=True).permutation == last
 
@@ -233,11 +225,11 @@ marks = st.lists(st.sampled_from(["<think>", "</think>", "<answer>", "</answer>"
 
 
 @given(marks.map("".join), st.booleans())
-def test_answer_has_no_mark_of_a_reasoning_before_it_and_is_part_of_the_text(text: str, is_reasoning: bool) -> None:
+def test_answer_has_no_mark_of_a_reasoning_before_it_and_is_part_of_the_text(text, is_reasoning):
     answer = answer_in(text, is_reasoning)
     assert answer is None or (answer in text and "</think>" not in answer and "<answer>" not in answer)
 
 
-def test_million_marks_are_read_in_one_pass() -> None:
+def test_million_marks_are_read_in_one_pass():
     assert answer_in("<answer>" * 1_000_000 + "<think>" + "<answer>" * 1_000_000) is not None
     assert answer_in("<think>" + "<answer>" * 1_000_000) is None

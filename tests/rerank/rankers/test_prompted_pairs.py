@@ -1,7 +1,5 @@
 """Pairs in the prompts of profiles: ids as the publishers put them together, and the scores of transformers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -116,7 +114,7 @@ def of_profile(folder: Path, name: str) -> CrossEncoderRanker:
 
 @torch.no_grad()
 @pytest.mark.parametrize("query", [QUERY, "what is the life of a flea " * 60])
-def test_scores_are_the_logits_of_the_publishers_prompt(family: tuple[str, Path], query: str) -> None:
+def test_scores_are_the_logits_of_the_publishers_prompt(family, query):
     name, folder = family
     _, _, render, score = FAMILIES[name]
     split = tokenizer()
@@ -148,7 +146,7 @@ def test_scores_are_the_logits_of_the_publishers_prompt(family: tuple[str, Path]
         ("bge-reranker-v2-gemma", 900, 800, True),
     ],
 )
-def test_prompts_at_the_limits_are_the_publishers(name: str, query_words: int, words: int, cut: bool) -> None:
+def test_prompts_at_the_limits_are_the_publishers(name, query_words, words, cut):
     """Each word has one token, and the texts around it some more."""
     split, prompt = tokenizer(), load_profile(name).pair
     assert prompt is not None
@@ -161,7 +159,7 @@ def test_prompts_at_the_limits_are_the_publishers(name: str, query_words: int, w
     assert (len(uncut["input_ids"]) > len(expected) >= renderer.fewest_cut_tokens) == cut
 
 
-def test_instruction_has_the_place_that_the_profile_states() -> None:
+def test_instruction_has_the_place_that_the_profile_states():
     split = tokenizer()
 
     def ids(text: str) -> list[int]:
@@ -180,20 +178,20 @@ def test_instruction_has_the_place_that_the_profile_states() -> None:
         assert renderer.reads_instruction == ("gemma" not in name)
 
 
-def test_instruction_that_leaves_no_room_is_refused(tmp_path: Path) -> None:
+def test_instruction_that_leaves_no_room_is_refused(tmp_path):
     folder = write_causal_lm(tmp_path / "m", "qwen2", tokenizer(), max_position_embeddings=512)
     with pytest.raises(InvalidRequest, match=r"prompt and instruction take .* shorten the instruction"):
         of_profile(folder, "mxbai-rerank-v2").prepare(Query(QUERY, instruction="a " * 600), [Passage("d", "text")])
 
 
-def test_folder_with_the_name_of_a_published_model_has_its_profile(family: tuple[str, Path]) -> None:
+def test_folder_with_the_name_of_a_published_model_has_its_profile(family):
     name, folder = family
     (model, *_) = config_of_model(str(folder)).models
     assert (model.profile, model.ranker) == (name, "cross-encoder")  # type: ignore[union-attr]
     assert named_model(f"a={folder}")["profile"] == name
 
 
-def test_cut_passage_keeps_the_end_of_the_prompt_and_is_reported(tmp_path: Path) -> None:
+def test_cut_passage_keeps_the_end_of_the_prompt_and_is_reported(tmp_path):
     folder = write_causal_lm(tmp_path / "m", "qwen3", tokenizer(), max_position_embeddings=512)
     window, _ = ranked(of_profile(folder, "zerank-1"), QUERY, ["word " * 2000, "short"])
     assert window.truncated == (0,)
@@ -201,7 +199,7 @@ def test_cut_passage_keeps_the_end_of_the_prompt_and_is_reported(tmp_path: Path)
     assert tokenizer().decode(pairs[0]["input_ids"]).endswith("<|im_end|>\n<|im_start|>assistant\n")
 
 
-def test_special_tokens_and_places_in_texts_are_read_as_text(tmp_path: Path) -> None:
+def test_special_tokens_and_places_in_texts_are_read_as_text(tmp_path):
     folder = write_causal_lm(tmp_path / "m", "qwen3", tokenizer())
     window, _ = ranked(of_profile(folder, "zerank-1"), "{passage}", ["a <|im_end|> {query} b"])
     text = tokenizer().decode(window.parts[0].pairs[0]["input_ids"])
@@ -220,7 +218,7 @@ def write_classifier(folder: Path, chat: str | None, labels: int = 1) -> Path:
 
 
 @pytest.mark.parametrize("chat", [None, CHATML_CHAT])
-def test_decoder_that_states_no_prompt_is_refused(tmp_path: Path, chat: str | None) -> None:
+def test_decoder_that_states_no_prompt_is_refused(tmp_path, chat):
     message = r"write PROFILE:\S+ with the profile of the model \(qwen3-reranker, zerank-1\)"
     with pytest.raises(CheckpointError, match=message):
         CrossEncoderRanker(write_classifier(tmp_path / "m", chat), "cpu")
@@ -231,7 +229,7 @@ def test_decoder_that_states_no_prompt_is_refused(tmp_path: Path, chat: str | No
         named_model(f"a={causal}")
 
 
-def test_profile_of_another_model_is_refused(tmp_path: Path) -> None:
+def test_profile_of_another_model_is_refused(tmp_path):
     causal = write_causal_lm(tmp_path / "causal", "qwen3", tokenizer())
     with pytest.raises(CheckpointError, match="this profile is of a classifier"):
         of_profile(causal, "nemotron-rerank")
@@ -269,9 +267,7 @@ def write_t5(folder: Path) -> Path:
         ("RankT5-base", "rank-t5", "", ["<extra_id_10>"]),
     ],
 )
-def test_t5_scores_by_the_first_word_of_its_answer(
-    tmp_path: Path, name: str, profile: str, asked: str, answers: list[str]
-) -> None:
+def test_t5_scores_by_the_first_word_of_its_answer(tmp_path, name, profile, asked, answers):
     folder = write_t5(tmp_path / name)
     assert named_model(f"a={folder}")["profile"] == profile
     model, split = AutoModelForSeq2SeqLM.from_pretrained(folder).eval(), tokenizer()
@@ -307,7 +303,7 @@ def write_layerwise(folder: Path) -> Path:
 
 @torch.no_grad()
 @pytest.mark.parametrize("layer", [1, 2, 3])
-def test_layerwise_model_scores_by_the_head_of_its_layer(tmp_path: Path, layer: int) -> None:
+def test_layerwise_model_scores_by_the_head_of_its_layer(tmp_path, layer):
     """A MiniCPM is a Llama whose embeddings and branches have factors, which its weights may hold as well."""
     folder = write_layerwise(tmp_path / "bge-reranker-v2-minicpm-layerwise")
     assert named_model(f"a={folder}")["profile"] == "bge-reranker-v2-minicpm-layerwise"
@@ -336,7 +332,7 @@ def test_layerwise_model_scores_by_the_head_of_its_layer(tmp_path: Path, layer: 
     assert max(scores) - min(scores) > 1e-2
 
 
-def test_layerwise_model_without_a_head_is_refused(tmp_path: Path) -> None:
+def test_layerwise_model_without_a_head_is_refused(tmp_path):
     folder = write_layerwise(tmp_path / "bge-reranker-v2-minicpm-layerwise")
     with pytest.raises(CheckpointError, match=r"has 3 heads .*of the layers 1 to 3, with 28 among them"):
         of_profile(folder, "bge-reranker-v2-minicpm-layerwise")
@@ -346,7 +342,7 @@ def test_layerwise_model_without_a_head_is_refused(tmp_path: Path) -> None:
         of_profile(folder, "bge-reranker-v2-minicpm-layerwise")
 
 
-def test_other_encoder_decoder_is_refused_with_the_words_to_type(tmp_path: Path) -> None:
+def test_other_encoder_decoder_is_refused_with_the_words_to_type(tmp_path):
     folder = write_t5(tmp_path / "LiT5-Distill-base")
     with pytest.raises(ConfigError, match=rf"encoder-decoder; write mono-t5:{folder} if it is monoT5"):
         named_model(f"a={folder}")

@@ -78,7 +78,7 @@ async def server_of(handler: Handler) -> AsyncIterator[StandIn]:
 
 
 @pytest.mark.parametrize("kind", KINDS_OF_OUR_PORT, ids=[f"kind {name}" for name in KINDS_OF_OUR_PORT])
-async def test_our_own_port_is_served_by_as_all_its_apis(http: HttpClient, kind: str) -> None:
+async def test_our_own_port_is_served_by_as_all_its_apis(http, kind):
     values = [3, 1, 4, 2, 6, 5]
     async with engine_over(model_at(f"http://{http.address}", kind=kind, model="number")) as engine:
         ranking = await engine.run(request_of(values))
@@ -88,7 +88,7 @@ async def test_our_own_port_is_served_by_as_all_its_apis(http: HttpClient, kind:
     assert ranking.ranked[0].score == 1.0
 
 
-async def test_wrong_model_name_shows_before_the_first_request(http: HttpClient) -> None:
+async def test_wrong_model_name_shows_before_the_first_request(http):
     ranker = load_remote(model_at(f"http://{http.address}", model="nubmer"))
     await ranker.open()
     await ranker.close()
@@ -106,7 +106,7 @@ def most_passages(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return set_to
 
 
-async def test_window_is_divided_among_calls_of_a_pointwise_api(most_passages: Callable[[int], None]) -> None:
+async def test_window_is_divided_among_calls_of_a_pointwise_api(most_passages):
     most_passages(7)
     async with server_of(numbers) as server:
         async with engine_over(model_at(server.url)) as engine:
@@ -117,7 +117,7 @@ async def test_window_is_divided_among_calls_of_a_pointwise_api(most_passages: C
         assert sorted(sizes) == [1] + [7] * 7
 
 
-async def test_calls_of_one_window_are_bounded(most_passages: Callable[[int], None]) -> None:
+async def test_calls_of_one_window_are_bounded(most_passages):
     most_passages(1)
 
     def slow(path: str, body: Any) -> Reply:
@@ -129,7 +129,7 @@ async def test_calls_of_one_window_are_bounded(most_passages: Callable[[int], No
         assert server.most_running == 3
 
 
-async def test_listwise_api_slides_over_many_candidates_and_never_reads_more_than_its_limit() -> None:
+async def test_listwise_api_slides_over_many_candidates_and_never_reads_more_than_its_limit():
     assert model_at("http://127.0.0.1:1", scores="listwise").strategy == "sliding"
     values = [n * 37 % 101 for n in range(101)]
     async with server_of(numbers) as server:
@@ -139,7 +139,7 @@ async def test_listwise_api_slides_over_many_candidates_and_never_reads_more_tha
         assert max(len(body["documents"]) for _, body in server.requests if body) == 8
 
 
-async def test_instruction_is_sent_to_a_model_that_reads_one() -> None:
+async def test_instruction_is_sent_to_a_model_that_reads_one():
     async with server_of(numbers) as server:
         async with engine_over(model_at(server.url, instruction=True)) as engine:
             await engine.run(replace(request_of([1, 2]), query=Query("q", instruction="cite law")))
@@ -166,9 +166,7 @@ WRONG: dict[str, tuple[Reply, type[Exception], str]] = {
 
 
 @pytest.mark.parametrize(("reply", "error", "text"), WRONG.values(), ids=WRONG)
-async def test_wrong_answer_is_an_error_that_says_what_came(
-    reply: Reply, error: type[Exception], text: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_wrong_answer_is_an_error_that_says_what_came(reply, error, text, caplog, monkeypatch):
     """At the check of the server, and later in a request."""
     caplog.set_level(logging.DEBUG)
     monkeypatch.setenv("ENDPOINT_KEY", KEY)
@@ -186,7 +184,7 @@ async def test_wrong_answer_is_an_error_that_says_what_came(
     assert KEY not in str(caught.value) + ranker.problem + caplog.text
 
 
-def test_missing_variable_of_the_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_variable_of_the_key_is_named(monkeypatch):
     monkeypatch.delenv("ENDPOINT_KEY", raising=False)
     with pytest.raises(ConfigError, match="environment variable ENDPOINT_KEY, which is not set; set it"):
         load_remote(model_at("http://127.0.0.1:1", api_key_env="ENDPOINT_KEY"))
@@ -205,6 +203,6 @@ def test_missing_variable_of_the_key_is_named(monkeypatch: pytest.MonkeyPatch) -
         ({"kind": "tei", "instruction": True}, "the API of tei has no place for an instruction"),
     ],
 )
-def test_settings_that_no_api_can_have_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_settings_that_no_api_can_have_are_refused(settings, message):
     with pytest.raises(ValidationError, match=message):
         model_at("http://gpu1", **settings)

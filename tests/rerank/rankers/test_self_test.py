@@ -1,7 +1,5 @@
 """Self-test: passes models of every kind, and fails models with wrong scores."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -9,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import PreTrainedTokenizerBase
 
 from rerank.errors import SelfTestFailed
-from rerank.models.encoder import Encoder
 from rerank.rankers.base import Ranker
 from rerank.rankers.first import FirstRanker
 from rerank.rankers.pe_rank import PERankRanker
@@ -42,25 +38,25 @@ def run(ranker: Ranker, folder: Path | None = None) -> None:
 @pytest.mark.parametrize(
     ("architecture", "family"), [("qwen3", byte_level), ("gemma2", byte_level), ("mistral", metaspace)]
 )
-def test_first_passes(tmp_path: Path, architecture: str, family: Callable[[], PreTrainedTokenizerBase]) -> None:
+def test_first_passes(tmp_path, architecture, family):
     checkpoint = write_causal_lm(tmp_path / "lm", architecture, family())
     run(FirstRanker(checkpoint, "first", device="cpu"))
 
 
 @pytest.mark.parametrize("decoding", ["one_step", "dynamic"])
-def test_pe_rank_passes(tmp_path: Path, checkpoint: Path, encoder: Encoder, decoding: str) -> None:
+def test_pe_rank_passes(tmp_path, checkpoint, encoder, decoding):
     folder = checkpoint if decoding == "one_step" else write_published(tmp_path / "published", encoder)
     run(PERankRanker(folder, encoder, "cpu", decoding))  # type: ignore[arg-type]
 
 
-def test_ranker_that_reads_no_passages_is_not_tested() -> None:
+def test_ranker_that_reads_no_passages_is_not_tested():
     ranker = NumberRanker(reorders=False)
     run(ranker)
     assert ranker.ranked == []
 
 
 @pytest.mark.parametrize(("largest", "sizes"), [(1, {1}), (2, {1, 2}), (4, {1, 2, 4}), (5, {1, 2, 5})])
-def test_no_window_is_larger_than_the_model_reads(largest: int, sizes: set[int]) -> None:
+def test_no_window_is_larger_than_the_model_reads(largest, sizes):
     ranker = NumberRanker(largest)
     run(ranker)
     assert {len(window.passages) for window in ranker.ranked} == sizes
@@ -83,12 +79,12 @@ def test_no_window_is_larger_than_the_model_reads(largest: int, sizes: set[int])
     ],
     ids=["batch", "nan", "count", "raises"],
 )
-def test_wrong_scores_fail(score: Callable[[Window, int], Sequence[float]], problem: str) -> None:
+def test_wrong_scores_fail(score, problem):
     with pytest.raises(SelfTestFailed, match=f"self-test: .*{problem}"):
         run(scorer(score, precision="float32"))
 
 
-def test_rounding_may_swap_ranks_in_bfloat16_but_not_in_float32() -> None:
+def test_rounding_may_swap_ranks_in_bfloat16_but_not_in_float32():
     ranker = scorer(
         lambda window, batch: [batch - float(place) for place in range(len(window.passages))], score_kind=ScoreKind.RANK
     )
@@ -109,9 +105,7 @@ def change_golden(folder: Path, **changes: object) -> None:
 
 
 @pytest.mark.parametrize(("difference", "passes"), [(0.9e-3, True), (2e-3, False)])
-def test_golden_scores_are_compared_within_their_tolerance(
-    first: FirstRanker, tmp_path: Path, difference: float, passes: bool
-) -> None:
+def test_golden_scores_are_compared_within_their_tolerance(first, tmp_path, difference, passes):
     write_golden(first, SETTINGS, tmp_path)
     rows = json.loads((tmp_path / GOLDEN).read_text(encoding="utf-8"))["scores"]
     rows[2][4] += difference
@@ -126,7 +120,7 @@ def test_golden_scores_are_compared_within_their_tolerance(
             run(first, tmp_path)
 
 
-def test_golden_scores_of_other_weights_fail(first: FirstRanker, tmp_path: Path) -> None:
+def test_golden_scores_of_other_weights_fail(first, tmp_path):
     write_golden(first, SETTINGS, tmp_path)
     change_golden(tmp_path, model_revision="0" * 64)
     with pytest.raises(
@@ -135,9 +129,7 @@ def test_golden_scores_of_other_weights_fail(first: FirstRanker, tmp_path: Path)
         run(first, tmp_path)
 
 
-def test_golden_scores_of_other_settings_are_not_compared_and_the_log_says_so(
-    first: FirstRanker, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_golden_scores_of_other_settings_are_not_compared_and_the_log_says_so(first, tmp_path, caplog):
     write_golden(first, SETTINGS | {"passage_tokens": 64}, tmp_path)
     change_golden(tmp_path, scores=[[9.0], [9.0, 9.0], [9.0] * 5])
     with caplog.at_level("INFO"):
@@ -155,5 +147,5 @@ def test_golden_scores_of_other_settings_are_not_compared_and_the_log_says_so(
         ("cuda", "float8", "float8"),
     ],
 )
-def test_rounding_is_that_of_the_precision(device: str, precision: str, explained_by: str) -> None:
+def test_rounding_is_that_of_the_precision(device, precision, explained_by):
     assert tolerance(device, precision).precision == explained_by

@@ -4,8 +4,6 @@ Rounding alone moves the scores of these models by a nat in bfloat16, so that a 
 fault.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,11 +121,11 @@ def generation(first_folder: Path, precision: Precision) -> Case:
 
 @pytest.mark.usefixtures("precision")
 @pytest.mark.parametrize("kind", ["first", "one_step", "dynamic", "generation"])
-def test_model_without_a_fault_passes(kind: str, request: pytest.FixtureRequest) -> None:
+def test_model_without_a_fault_passes(kind, request):
     request.getfixturevalue(kind).check()
 
 
-def test_rounding_exceeds_a_quarter_of_a_nat_in_bfloat16_and_nothing_in_float32(first: Case) -> None:
+def test_rounding_exceeds_a_quarter_of_a_nat_in_bfloat16_and_nothing_in_float32(first):
     """Otherwise the table below would show nothing: any tolerance would do."""
     ranker = first.ranker
     rankings = rank_windows(ranker, windows_of(ranker, ranker.info.max_window_size))
@@ -271,9 +269,7 @@ FAULTS: dict[str, list[Plant]] = {
     [(kind, plant) for kind, plants in FAULTS.items() for plant in plants],
     ids=lambda part: part if isinstance(part, str) else part.__name__,
 )
-def test_fault_is_found(
-    kind: str, plant: Plant, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fault_is_found(kind, plant, request, monkeypatch):
     case = request.getfixturevalue(kind)
     plant(case.ranker, monkeypatch)
     first = "try precision: float32, and if that fails, too: " if case.precision == "bfloat16" else ""

@@ -1,10 +1,6 @@
 """Every reader names the file and the line that it cannot read, and says what is wrong there."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from rerank_eval.collections import read_run
@@ -72,9 +68,7 @@ REQUESTS = (read_requests, request("fine"))
         ),
     ],
 )
-def test_bad_line_is_named(
-    tmp_path: Path, reader: tuple[Callable[[Path], object], bytes], line: bytes, problem: str
-) -> None:
+def test_bad_line_is_named(tmp_path, reader, line, problem):
     (path := tmp_path / "file").write_bytes(reader[1] + b"\n\n" + line + b"\n")
     with pytest.raises(CollectionError, match=f"/file:3 {problem}"):
         reader[0](path)

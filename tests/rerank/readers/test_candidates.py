@@ -1,7 +1,5 @@
 """Candidates as callers give them: in Python, in files of them, and in request files of RankLLM."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -37,28 +35,26 @@ def write(folder: Path, *rows: object) -> Path:
 
 
 @pytest.mark.parametrize(("candidate", "problem"), WRONG)
-def test_error_names_the_place_of_the_candidate(candidate: Any, problem: str) -> None:
+def test_error_names_the_place_of_the_candidate(candidate, problem):
     with pytest.raises(InvalidRequest, match=rf"^candidates\[4\]: {problem}"):
         passage_of(candidate, 4)
 
 
 @pytest.mark.parametrize("name", ["doc_id", "_id", "docid", "id"])
 @pytest.mark.parametrize("doc_id", ["my file.pdf", 7])
-def test_file_is_read_with_the_names_that_people_use(tmp_path: Path, name: str, doc_id: object) -> None:
+def test_file_is_read_with_the_names_that_people_use(tmp_path, name, doc_id):
     path = write(tmp_path, {name: doc_id, "text": "t", "title": "T", "score": 2})
     assert read_candidates(path) == [Passage(str(doc_id), "t", score=2.0, title="T")]
 
 
-def test_further_fields_of_a_file_are_ignored_with_one_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_further_fields_of_a_file_are_ignored_with_one_warning(tmp_path, caplog):
     rows = [{"id": number, "text": "t", "price": 7.5, "sku": ["a"]} for number in range(3)]
     path = write(tmp_path, *rows, {"id": 3, "text": "t", "price": 1, "colour": None})
     assert read_candidates(path) == [Passage(str(number), "t") for number in range(4)]
     assert [record.message for record in caplog.records] == [f"{path}: fields that are not read: price, sku, colour"]
 
 
-def test_row_without_an_id_or_a_text_is_refused_with_the_fields_that_it_has(tmp_path: Path) -> None:
+def test_row_without_an_id_or_a_text_is_refused_with_the_fields_that_it_has(tmp_path):
     with pytest.raises(CollectionError, match=r"jsonl:1 has no text \(or segment, .*\); found id, txt"):
         read_candidates(write(tmp_path, {"id": 7, "txt": "b"}))
     assert read_candidates(write(tmp_path, {"id": 7, "body": "b"})) == [Passage("7", "b")]
@@ -66,13 +62,13 @@ def test_row_without_an_id_or_a_text_is_refused_with_the_fields_that_it_has(tmp_
         read_candidates(write(tmp_path, {"sku": 7, "text": "t"}))
 
 
-def test_second_row_with_an_id_is_refused_with_both_lines(tmp_path: Path) -> None:
+def test_second_row_with_an_id_is_refused_with_both_lines(tmp_path):
     path = write(tmp_path, {"id": 1, "text": "t"}, "", {"_id": "1", "text": "u"})
     with pytest.raises(CollectionError, match=r"candidates\.jsonl:3 has the doc_id '1' of line 1; give it once"):
         read_candidates(path)
 
 
-def test_further_fields_of_a_dict_are_ignored_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_further_fields_of_a_dict_are_ignored_with_one_warning(caplog):
     for place in range(3):
         assert passage_of({"text": "t", "url_of_this_test": "u", 7: "seven"}, place) == Passage(str(place), "t")
     assert caplog.messages == ["candidates: fields that are not read: 7, url_of_this_test"]
@@ -97,7 +93,7 @@ def request_line(doc: object) -> str:
         ({"contents": "title and text", "text": "text"}, "text"),
     ],
 )
-def test_text_is_found_under_the_field_names_of_different_indexes(tmp_path: Path, doc: object, text: str) -> None:
+def test_text_is_found_under_the_field_names_of_different_indexes(tmp_path, doc, text):
     path = tmp_path / "requests.jsonl"
     path.write_text(request_line(doc) + "\n\n", encoding="utf-8")
     (request,) = read_requests(path)
@@ -106,7 +102,7 @@ def test_text_is_found_under_the_field_names_of_different_indexes(tmp_path: Path
     assert request.candidates == (Passage("3", text=text, score=1.5, title=title),)
 
 
-def test_trec_run_is_told_from_a_request_file(tmp_path: Path) -> None:
+def test_trec_run_is_told_from_a_request_file(tmp_path):
     path = tmp_path / "run.trec"
     path.write_text("q1 Q0 d1 1 -2.5e+1 bm25\n", encoding="utf-8")
     with pytest.raises(
@@ -115,7 +111,7 @@ def test_trec_run_is_told_from_a_request_file(tmp_path: Path) -> None:
         read_requests(path)
 
 
-def test_files_that_rankllm_writes_are_read_in_all_forms(tmp_path: Path) -> None:
+def test_files_that_rankllm_writes_are_read_in_all_forms(tmp_path):
     expected = [
         CandidateList(Query("q?", "7"), (Passage("3", "c", score=1.5), Passage("4", "d", score=1.0))),
         CandidateList(Query("q!", "8"), (Passage("3", "c", score=2.0),)),

@@ -1,7 +1,5 @@
 """Long documents by their chunks: which chunk is read, MaxP, spans of the text as it was sent, limits, every port."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import random
@@ -77,7 +75,7 @@ def spans(ranking: Ranking) -> dict[str, tuple[int, int] | None]:
     return {item.passage.doc_id: item.span for item in ranking.ranked}
 
 
-def test_document_is_ranked_by_the_part_that_shares_words_with_the_query(rank: Rank) -> None:
+def test_document_is_ranked_by_the_part_that_shares_words_with_the_query(rank):
     ranking = rank([("short", "It lives 3 years."), ("long", LONG), ("ships", FILLER * 6)])
     assert doc_ids(ranking) == ["long", "short", "ships"]
     start, end = spans(ranking)["long"] or (0, 0)
@@ -91,12 +89,12 @@ def test_document_is_ranked_by_the_part_that_shares_words_with_the_query(rank: R
 
 
 @pytest.mark.parametrize("chunks", [0, 1])
-def test_no_document_is_divided_unless_the_request_asks_for_it(rank: Rank, chunks: int) -> None:
+def test_no_document_is_divided_unless_the_request_asks_for_it(rank, chunks):
     ranking = rank([("a", FILLER * 6), ("long", LONG)], chunks)
     assert set(spans(ranking).values()) == {None}
 
 
-def test_what_follows_the_last_part_is_unread_and_reported(rank: Rank) -> None:
+def test_what_follows_the_last_part_is_unread_and_reported(rank):
     ranking = rank([("long", LONG), ("short", "It lives 3 years.")], 2)
     assert doc_ids(ranking) == ["short", "long"], "the flea is in the fourth chunk"
     assert ranking.trace.truncated_doc_ids == ("long",)
@@ -104,9 +102,7 @@ def test_what_follows_the_last_part_is_unread_and_reported(rank: Rank) -> None:
 
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("top_n", [0, 1, 3, 50])
-def test_model_that_reads_passages_alone_gives_a_document_the_place_of_its_best_part(
-    rank: Rank, ordered: bool, top_n: int
-) -> None:
+def test_model_that_reads_passages_alone_gives_a_document_the_place_of_its_best_part(rank, ordered, top_n):
     """MaxP by a slow reference: the largest number in each document."""
     numbers = random.Random(top_n).sample(range(1, 1000), 40)
     documents = [numbers[place : place + 4] for place in range(0, 40, 4)]
@@ -126,9 +122,7 @@ def test_model_that_reads_passages_alone_gives_a_document_the_place_of_its_best_
 
 @pytest.mark.parametrize("title", ["Fleas", "Fleas 🙂 of the world", ""])
 @pytest.mark.parametrize("has_title", [False, True])
-def test_span_is_of_the_text_as_it_was_sent_and_the_title_is_in_front_of_each_part(
-    encoder: Encoder, title: str, has_title: bool
-) -> None:
+def test_span_is_of_the_text_as_it_was_sent_and_the_title_is_in_front_of_each_part(encoder, title, has_title):
     ranker = short_sighted()
     text = f"{title} {LONG}" if has_title else LONG
 
@@ -145,14 +139,14 @@ def test_span_is_of_the_text_as_it_was_sent_and_the_title_is_in_front_of_each_pa
 
 @pytest.mark.parametrize("text", ["", "\n" * 5000, "x" * 5000, "🙂 e\u0301 海" * 300])
 @pytest.mark.parametrize("model", ["short", "pointwise"])
-def test_unusual_texts_are_ranked_and_their_spans_are_slices(rank: Rank, model: str, text: str) -> None:
+def test_unusual_texts_are_ranked_and_their_spans_are_slices(rank, model, text):
     ranking = rank([("a", text), ("b", "7")], model=model)
     assert sorted(doc_ids(ranking)) == ["a", "b"]
     for start, end in filter(None, spans(ranking).values()):
         assert 0 <= start < end <= len(text)
 
 
-def test_no_more_of_a_text_is_read_than_its_chunks_can_hold(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_of_a_text_is_read_than_its_chunks_can_hold(encoder, monkeypatch):
     read: list[int] = []
 
     def token_ends(text: str) -> npt.NDArray[np.int64]:
@@ -169,7 +163,7 @@ def test_no_more_of_a_text_is_read_than_its_chunks_can_hold(encoder: Encoder, mo
     assert divided.unread == {"0", "1", "2"}
 
 
-def test_part_has_no_vector_of_the_document(encoder: Encoder) -> None:
+def test_part_has_no_vector_of_the_document(encoder):
     """An index holds a vector of the beginning of a document only."""
     of_document = np.ones(encoder.id.dimension, dtype=np.float32)
     document = Passage("a", LONG, 2.5, vector=of_document, vector_truncated=True)
@@ -185,9 +179,7 @@ def words(text: str) -> npt.NDArray[np.int64]:
 
 @pytest.mark.parametrize("length", [1, 24, 25, 42, 43, 500])
 @pytest.mark.parametrize("most", [2, 3, 1000])
-def test_parts_cover_the_text_with_overlap_and_none_is_longer_than_the_model_reads(
-    encoder: Encoder, monkeypatch: pytest.MonkeyPatch, length: int, most: int
-) -> None:
+def test_parts_cover_the_text_with_overlap_and_none_is_longer_than_the_model_reads(encoder, monkeypatch, length, most):
     monkeypatch.setattr(encoder, "token_ends", words)
     text = " ".join(f"w{place}" for place in range(length))
     request = Request(
@@ -223,14 +215,14 @@ NO_READER = replace(INFO, max_passage_tokens=0, reorders=False)
         ([NO_READER], math.inf),
     ],
 )
-def test_part_is_as_long_as_every_model_of_the_request_reads(infos: list[RankerInfo], expected: float) -> None:
+def test_part_is_as_long_as_every_model_of_the_request_reads(infos, expected):
     assert chunk_tokens(infos, query_tokens=10) == expected
 
 
 # --- limits ---
 
 
-def test_chunks_of_all_candidates_count_against_the_limit_of_candidates() -> None:
+def test_chunks_of_all_candidates_count_against_the_limit_of_candidates():
     candidates = [pb.Candidate(doc_id=str(place), text="x") for place in range(4)]
     limits = Limits(max_candidates=10)
 

@@ -1,7 +1,5 @@
 """Models that are loaded when they are first asked for, and leave memory when nobody asks for them."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import math
@@ -85,7 +83,7 @@ def soon(seconds: float) -> float:
     return asyncio.get_running_loop().time() + seconds
 
 
-async def test_first_request_loads_the_model_and_others_wait_for_the_same_load(loader: HeldLoader, lm: Path) -> None:
+async def test_first_request_loads_the_model_and_others_wait_for_the_same_load(loader, lm):
     async with opened(reranker_of(loader, lm)) as reranker:
         assert not is_loaded(reranker)
         calls = [asyncio.create_task(reranker.rerank("fleas", TEXTS, RankOptions(model=m))) for m in ("first", "both")]
@@ -110,9 +108,7 @@ async def test_first_request_loads_the_model_and_others_wait_for_the_same_load(l
         (TEXTS, RankOptions(model="both", preranker="nobody")),
     ],
 )
-async def test_request_that_is_refused_loads_nothing(
-    loader: HeldLoader, lm: Path, candidates: list[Any], options: RankOptions
-) -> None:
+async def test_request_that_is_refused_loads_nothing(loader, lm, candidates, options):
     async with opened(reranker_of(loader, lm)) as reranker:
         with pytest.raises(InvalidRequest):
             await reranker.rerank("fleas", candidates, options)
@@ -120,7 +116,7 @@ async def test_request_that_is_refused_loads_nothing(
 
 
 @pytest.mark.parametrize("feedback", [None, "no-such-method"])
-async def test_search_that_is_refused_loads_nothing(loader: HeldLoader, lm: Path, feedback: str | None) -> None:
+async def test_search_that_is_refused_loads_nothing(loader, lm, feedback):
     """Without an index, or with an unknown method of feedback."""
     async with opened(reranker_of(loader, lm)) as reranker:
         with pytest.raises(NotConfigured if feedback is None else InvalidRequest):
@@ -128,7 +124,7 @@ async def test_search_that_is_refused_loads_nothing(loader: HeldLoader, lm: Path
         assert not loader.loads
 
 
-async def test_call_whose_deadline_comes_first_is_told_to_ask_again(loader: HeldLoader, lm: Path) -> None:
+async def test_call_whose_deadline_comes_first_is_told_to_ask_again(loader, lm):
     async with opened(reranker_of(loader, lm)) as reranker:
         started = time.monotonic()
         with pytest.raises(ModelLoading, match="model 'first' is being loaded; ask again in 5 s"):
@@ -143,9 +139,7 @@ async def test_call_whose_deadline_comes_first_is_told_to_ask_again(loader: Held
         assert loader.loads == ["first"]
 
 
-async def test_model_whose_loading_fails_is_marked_and_the_others_go_on(
-    loader: HeldLoader, lm: Path, tmp_path: Path
-) -> None:
+async def test_model_whose_loading_fails_is_marked_and_the_others_go_on(loader, lm, tmp_path):
     (broken := tmp_path / "broken").mkdir()
     (broken / "config.json").write_text("{}")
     loader.released.set()
@@ -164,7 +158,7 @@ async def wait_until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("load", ["request", "start"])
-async def test_idle_model_is_unloaded_and_loaded_again(loader: HeldLoader, lm: Path, load: str) -> None:
+async def test_idle_model_is_unloaded_and_loaded_again(loader, lm, load):
     loader.released.set()
     async with opened(reranker_of(loader, lm, load=load, unload_after_s=0.5)) as reranker:
         before = await reranker.rerank("fleas", TEXTS, RankOptions(model="first"))
@@ -176,7 +170,7 @@ async def test_idle_model_is_unloaded_and_loaded_again(loader: HeldLoader, lm: P
         assert loader.loads == ["first", "first"]
 
 
-async def test_model_in_use_is_not_unloaded(loader: HeldLoader, lm: Path) -> None:
+async def test_model_in_use_is_not_unloaded(loader, lm):
     loader.released.set()
     async with opened(reranker_of(loader, lm, unload_after_s=0.2)) as reranker:
         await reranker.rerank("fleas", TEXTS, RankOptions(model="first"))
@@ -185,7 +179,7 @@ async def test_model_in_use_is_not_unloaded(loader: HeldLoader, lm: Path) -> Non
             assert is_loaded(reranker)
 
 
-async def test_end_of_the_service_does_not_wait_for_a_load(loader: HeldLoader, lm: Path) -> None:
+async def test_end_of_the_service_does_not_wait_for_a_load(loader, lm):
     async with opened(reranker_of(loader, lm)) as reranker:
         call = asyncio.create_task(reranker.rerank("fleas", TEXTS, RankOptions(model="first")))
         await wait_until(lambda: loader.loads == ["first"])
@@ -196,7 +190,7 @@ async def test_end_of_the_service_does_not_wait_for_a_load(loader: HeldLoader, l
     loader.released.set()
 
 
-def test_service_says_so_on_every_port(loader: HeldLoader, lm: Path) -> None:
+def test_service_says_so_on_every_port(loader, lm):
     reranker = reranker_of(loader, lm)
     with serving(reranker) as service, grpc.insecure_channel(service.address) as channel:
         health = health_pb2_grpc.HealthStub(channel)

@@ -1,7 +1,5 @@
 """Loading: a stranger's folder stops its own model only, whatever it makes the libraries do."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle
@@ -23,7 +21,6 @@ from rerank.checkpoints import bundled
 from rerank.config import PERankModel, load_config
 from rerank.config.named import named_model
 from rerank.errors import CheckpointError, ConfigError
-from rerank.models.encoder import Encoder
 from rerank.reranking.load_models import ModelLoader, load_ranker, zero_init_checkpoint
 from rerank.reranking.registry import load_models
 from rerank.reranking.reranker import check_models
@@ -131,9 +128,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("stranger", STRANGERS)
-def test_strangers_folder_stops_its_own_model_only(
-    first: Path, encoder: Encoder, tmp_path: Path, stranger: str
-) -> None:
+def test_strangers_folder_stops_its_own_model_only(first, encoder, tmp_path, stranger):
     damage, problem = STRANGERS[stranger]
     folder = Path(shutil.copytree(first, tmp_path / "stranger"))
     damage(folder)
@@ -148,7 +143,7 @@ def test_strangers_folder_stops_its_own_model_only(
 
 
 @pytest.mark.slow
-def test_signal_while_a_model_hangs_in_loading_ends_the_process(first: Path, tmp_path: Path) -> None:
+def test_signal_while_a_model_hangs_in_loading_ends_the_process(first, tmp_path):
     folder = Path(shutil.copytree(first, tmp_path / "endless"))
     (folder / "chat_template.jinja").write_text(ENDLESS)
     config = tmp_path / "config.yaml"
@@ -165,7 +160,7 @@ def test_signal_while_a_model_hangs_in_loading_ends_the_process(first: Path, tmp
             process.kill()
 
 
-def test_check_names_every_model_that_cannot_be_loaded(tmp_path: Path) -> None:
+def test_check_names_every_model_that_cannot_be_loaded(tmp_path):
     names = ("listed", "headless", "pickled", "empty")
     folders = {name: Path(shutil.copytree(bundled.FIRST, tmp_path / name)) for name in names}
     content("adapter_config.json", b"[5]")(folders["listed"])
@@ -185,9 +180,7 @@ def test_check_names_every_model_that_cannot_be_loaded(tmp_path: Path) -> None:
     assert str(folders["empty"]) in told["empty"]
 
 
-def test_zero_init_checkpoint_is_written_once_to_the_users_cache(
-    encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_zero_init_checkpoint_is_written_once_to_the_users_cache(encoder, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     folder = zero_init_checkpoint(encoder)
     written_ns = (folder / "model.safetensors").stat().st_mtime_ns
@@ -197,8 +190,8 @@ def test_zero_init_checkpoint_is_written_once_to_the_users_cache(
 
 @pytest.mark.parametrize("is_trained", [True, False])
 def test_model_that_was_trained_with_its_plain_prompt_has_no_warning_about_a_chat_template(
-    encoder: Encoder, tmp_path: Path, is_trained: bool
-) -> None:
+    encoder, tmp_path, is_trained
+):
     tokenizer = byte_level()
     tokenizer.chat_template = None
     folder = write_causal_lm(tmp_path / "first", "qwen3", tokenizer)
@@ -211,7 +204,7 @@ def test_model_that_was_trained_with_its_plain_prompt_has_no_warning_about_a_cha
     assert ("has no chat template" in description.info.warning) is not is_trained
 
 
-def test_weight_of_words_that_dynamic_decoding_would_ignore_is_refused(encoder: Encoder) -> None:
+def test_weight_of_words_that_dynamic_decoding_would_ignore_is_refused(encoder):
     settings = {"name": "pe", "ranker": "pe-rank", "path": bundled.PE_RANK, "decoding": "dynamic"}
     with pytest.raises(ConfigError, match=r"^model pe: lexical_weight 0\.5 has no effect.*decoding: one_step"):
         load_ranker(PERankModel.model_validate(settings | {"lexical_weight": 0.5}), encoder, "cpu")

@@ -1,24 +1,20 @@
 """Model registry: the steps of requests, completed from the settings of their models, and what is refused."""
 
-from __future__ import annotations
-
 import logging
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rerank.config import FirstModel, FusionModel, IdentityModel, PERankModel, ServiceConfig
-from rerank.engine.strategies import RankStage, Single, Sliding, Strategy, TopDown
+from rerank.engine.strategies import RankStage, Single, Sliding, TopDown
 from rerank.errors import InvalidRequest, SelfTestFailed
-from rerank.models.encoder import Encoder
 from rerank.rankers.failed import FailedRanker, UnloadedRanker
 from rerank.rankers.identity import IdentityRanker
 from rerank.reranking.load_models import LoadedModel, ModelLoader
 from rerank.reranking.registry import ModelRegistry, load_models
 from rerank.reranking.reranker import check_models
-from rerank.types import FirstStageKind, FirstStageWeight, RankOptions
+from rerank.types import FirstStageKind, RankOptions
 from tests.fakes import NumberRanker
 
 
@@ -32,9 +28,7 @@ def registry() -> ModelRegistry:
 
 
 @pytest.mark.parametrize(("trained", "window"), [(6, 6), (40, 30)])
-def test_default_window_is_that_of_the_training_up_to_what_the_model_reads(
-    trained: int, window: int, tmp_path: Path
-) -> None:
+def test_default_window_is_that_of_the_training_up_to_what_the_model_reads(trained, window, tmp_path):
     (tmp_path / "rerank.json").write_text(f'{{"window_size": {trained}}}')
     models = [FirstModel(name="number", ranker="first", path=tmp_path)]
     (step,) = ModelRegistry(models, {"number": NumberRanker(max_window_size=30)}).resolve(RankOptions())
@@ -53,7 +47,7 @@ def test_default_window_is_that_of_the_training_up_to_what_the_model_reads(
     ],
     ids=repr,
 )
-def test_options_are_completed_from_the_models_defaults(options: RankOptions, model: str, strategy: Strategy) -> None:
+def test_options_are_completed_from_the_models_defaults(options, model, strategy):
     assert registry().resolve(options) == (RankStage(model, strategy),)
 
 
@@ -83,13 +77,13 @@ def weighted_registry(**info: Any) -> ModelRegistry:
     ],
     ids=repr,
 )
-def test_number_is_the_weight_and_a_model_decides_by_a_kind(options: RankOptions, weight: FirstStageWeight) -> None:
+def test_number_is_the_weight_and_a_model_decides_by_a_kind(options, weight):
     (step,) = weighted_registry().resolve(options)
     assert step.weight == weight
 
 
 @pytest.mark.parametrize("weight", [-0.1, 100.1, math.inf, math.nan])
-def test_weight_out_of_range_is_refused_with_the_range(weight: float) -> None:
+def test_weight_out_of_range_is_refused_with_the_range(weight):
     with pytest.raises(
         InvalidRequest, match="is not between 0 and 100; use a number in this range, or one of auto, neural"
     ):
@@ -107,7 +101,7 @@ def cascade_registry(**failed: FailedRanker) -> ModelRegistry:
     return ModelRegistry(models, rankers | failed)
 
 
-def test_default_cascade_runs_the_defaults_of_its_preranker() -> None:
+def test_default_cascade_runs_the_defaults_of_its_preranker():
     steps = RankStage("first", Sliding(30, 15), 0.25), RankStage("number", Single(10))
     assert cascade_registry().resolve(RankOptions()) == steps
     described = cascade_registry().describe()[0].default_strategy
@@ -125,14 +119,14 @@ def chain(*prerankers: str) -> ModelRegistry:
     return ModelRegistry(models, {model.name: NumberRanker(max_window_size=30) for model in models})
 
 
-def test_preranker_may_be_a_cascade_of_two_models() -> None:
+def test_preranker_may_be_a_cascade_of_two_models():
     registry = chain("m1", "m2", "")
     expected = (RankStage("m2", Single(4)), RankStage("m1", Single(3)), RankStage("m0", Single(2)))
     assert registry.resolve(RankOptions()) == expected
     assert registry.describe()[0].default_strategy == "cascade(m1: cascade(m2: single(4) > 3) > 2)"
 
 
-def test_reason_of_a_model_that_is_not_served_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_reason_of_a_model_that_is_not_served_is_logged_once(caplog):
     failed = FailedRanker("number", NumberRanker(max_window_size=30).info, "scores are not finite")
     loaded = LoadedModel(failed, failed.info)
     cascade_registry().put("number", loaded)
@@ -142,7 +136,7 @@ def test_reason_of_a_model_that_is_not_served_is_logged_once(caplog: pytest.LogC
     assert len(caplog.messages) == 1
 
 
-def test_failed_preranker_is_a_problem_of_the_cascade() -> None:
+def test_failed_preranker_is_a_problem_of_the_cascade():
     failed = FailedRanker("first", NumberRanker(max_window_size=30).info, "scores are not finite")
     registry = cascade_registry(first=failed)
     assert registry.describe()[0].problem == "its preranker first is not served: scores are not finite"
@@ -153,7 +147,7 @@ def test_failed_preranker_is_a_problem_of_the_cascade() -> None:
 
 
 @pytest.mark.parametrize(("model", "preranker"), [("reads", "reads-not"), ("reads-not", "reads")])
-def test_instruction_of_a_cascade_must_be_read_by_the_model_that_gives_the_answer(model: str, preranker: str) -> None:
+def test_instruction_of_a_cascade_must_be_read_by_the_model_that_gives_the_answer(model, preranker):
     models = [IdentityModel(name=name, ranker="identity") for name in ("reads", "reads-not")]
     rankers = {"reads": NumberRanker(reads_instruction=True), "reads-not": NumberRanker()}
     options = RankOptions(model=model, strategy="cascade", preranker=preranker)
@@ -174,12 +168,12 @@ def test_instruction_of_a_cascade_must_be_read_by_the_model_that_gives_the_answe
     ],
     ids=["missing", "unknown", "other strategy"],
 )
-def test_preranker_of_a_request_is_refused_by_name(model: str, options: dict[str, str], problem: str) -> None:
+def test_preranker_of_a_request_is_refused_by_name(model, options, problem):
     with pytest.raises(InvalidRequest, match=problem):
         cascade_registry().resolve(RankOptions(model, **{"strategy": "cascade"} | options))  # type: ignore[arg-type]
 
 
-def test_models_that_are_not_loaded_are_not_said_to_read_an_instruction() -> None:
+def test_models_that_are_not_loaded_are_not_said_to_read_an_instruction():
     """Whether they do is known when they are loaded."""
     models = [IdentityModel(name=name, ranker="identity") for name in ("reads-not", "later")]
     registry = ModelRegistry(models, {"reads-not": NumberRanker(), "later": UnloadedRanker("later", "first")})
@@ -188,7 +182,7 @@ def test_models_that_are_not_loaded_are_not_said_to_read_an_instruction() -> Non
         registry.resolve(RankOptions(model="reads-not"), "prefer medical texts")
 
 
-def test_service_says_which_model_it_loads(caplog: pytest.LogCaptureFixture, encoder: Encoder) -> None:
+def test_service_says_which_model_it_loads(caplog, encoder):
     with caplog.at_level(logging.INFO):
         load_models([IdentityModel(name="a", ranker="identity")], ModelLoader(encoder, "cpu"))
     assert caplog.messages == ["model a (identity) is being loaded"]

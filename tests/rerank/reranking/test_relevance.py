@@ -1,7 +1,5 @@
 """Relevance of results: which requests have it, and what `min_relevance` leaves out."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -71,7 +69,7 @@ def logistic(x: float) -> float:
     return 1 / (1 + math.exp(-x))
 
 
-async def test_relevance_in_a_list_is_that_of_the_passage_alone() -> None:
+async def test_relevance_in_a_list_is_that_of_the_passage_alone():
     rankers, steps = {"m": cosine_ranker()}, [RankStage("m", Single(10))]
     in_list = await ranked(rankers, [0.3, 0.9, 0.5, 0.7], steps)
     for item in in_list.ranked:
@@ -80,13 +78,13 @@ async def test_relevance_in_a_list_is_that_of_the_passage_alone() -> None:
 
 
 @pytest.mark.parametrize("blank", ["", " \t\n"])
-async def test_blank_text_has_no_relevance(blank: str) -> None:
+async def test_blank_text_has_no_relevance(blank):
     candidates = (Passage("d0", blank), Passage("d1", "a text"))
     found = await of_candidates({"m": cosine_ranker(cosine_of=lambda _: 0.8)}, candidates, [RankStage("m", Single(10))])
     assert relevances(found) == [pytest.approx(logistic(6 * 0.8 - 2)), 0.0]
 
 
-async def test_relevance_does_not_depend_on_the_number_of_results_nor_on_the_order() -> None:
+async def test_relevance_does_not_depend_on_the_number_of_results_nor_on_the_order():
     """The last model orders against the cosines: the relevance then rises along the order."""
     against = NumberRanker(scores_of=lambda window: [-number_in(passage.text) for passage in window.passages])
     rankers = {"m": cosine_ranker(), "last": against}
@@ -101,13 +99,13 @@ async def test_relevance_does_not_depend_on_the_number_of_results_nor_on_the_ord
     ("kind", "expected"),
     [(ScoreKind.POINTWISE, [logistic(0.75), logistic(0.25)]), (ScoreKind.POINTWISE_PROBABILITY, [0.75, 0.25])],
 )
-async def test_pointwise_model_gives_its_own_to_what_it_read(kind: ScoreKind, expected: list[float]) -> None:
+async def test_pointwise_model_gives_its_own_to_what_it_read(kind, expected):
     found = await ranked({"m": pointwise(kind)}, [0.25, 0.75, 0.5], [RankStage("m", Single(2))])
     assert [item.passage.doc_id for item in found.ranked] == ["d1", "d0", "d2"]
     assert relevances(found) == [*map(pytest.approx, expected), None]
 
 
-async def test_min_relevance_leaves_out_what_is_below_or_unknown() -> None:
+async def test_min_relevance_leaves_out_what_is_below_or_unknown():
     found = await ranked(
         {"m": pointwise(ScoreKind.POINTWISE_PROBABILITY)}, [0.25, 0.75, 0.5], [RankStage("m", Single(2))]
     )
@@ -117,7 +115,7 @@ async def test_min_relevance_leaves_out_what_is_below_or_unknown() -> None:
         assert kept.trace == found.trace or not expected
 
 
-async def test_top_n_counts_the_results_that_min_relevance_leaves(encoder: Encoder) -> None:
+async def test_top_n_counts_the_results_that_min_relevance_leaves(encoder):
     """The last model orders against the cosines, so that the first results are those that are left out."""
     against = cosine_ranker()
     against.score = lambda parts: [  # type: ignore[method-assign]
@@ -130,7 +128,7 @@ async def test_top_n_counts_the_results_that_min_relevance_leaves(encoder: Encod
             assert [item.passage.doc_id for item in found.ranked] == expected
 
 
-async def test_answer_in_the_place_of_a_failure_says_where_min_relevance_is_not_applied() -> None:
+async def test_answer_in_the_place_of_a_failure_says_where_min_relevance_is_not_applied():
     found = await ranked(
         {"m": pointwise(ScoreKind.POINTWISE_PROBABILITY)}, [0.25, 0.75, 0.5], [RankStage("m", Single(2))]
     )
@@ -143,18 +141,18 @@ async def test_answer_in_the_place_of_a_failure_says_where_min_relevance_is_not_
     assert at_least(all_known, RankOptions(min_relevance=0.5)).trace.reason == "the deadline came"
 
 
-async def test_passage_whose_cosine_was_not_read_has_no_relevance() -> None:
+async def test_passage_whose_cosine_was_not_read_has_no_relevance():
     found = await ranked({"m": cosine_ranker(depth=2)}, [0.2, 0.9, 0.5], [RankStage("m", Single(10))])
     assert relevances(found) == [pytest.approx(logistic(6 * 0.9 - 2)), pytest.approx(logistic(6 * 0.5 - 2)), None]
 
 
-async def test_own_probability_is_not_mixed_with_the_relevance_of_a_preranker() -> None:
+async def test_own_probability_is_not_mixed_with_the_relevance_of_a_preranker():
     rankers = {"m": cosine_ranker(), "last": pointwise(ScoreKind.POINTWISE_PROBABILITY)}
     steps = [RankStage("m", Single(10)), RankStage("last", Single(2))]
     assert relevances(await ranked(rankers, [0.2, 0.9, 0.5], steps)) == [0.9, 0.5, None]
 
 
-async def test_encoder_without_a_curve_gives_none() -> None:
+async def test_encoder_without_a_curve_gives_none():
     candidates = tuple(numbered_passages([0.2, 0.9]))
     request = Request(Query("q"), candidates, (RankStage("m", Single(10)),), RankOptions())
     async with Engine({"m": cosine_ranker()}, ServiceConfig().engine) as engine:
@@ -163,12 +161,12 @@ async def test_encoder_without_a_curve_gives_none() -> None:
 
 
 @pytest.mark.parametrize("extreme", [1e4, 1e30])
-async def test_extreme_score_gives_a_probability(extreme: float) -> None:
+async def test_extreme_score_gives_a_probability(extreme):
     ranker = NumberRanker(scores_of=lambda _: (extreme, -extreme), score_kind=ScoreKind.POINTWISE, relevance="score")
     assert relevances(await ranked({"m": ranker}, [1, 2], [RankStage("m", Single(2))])) == pytest.approx([1.0, 0.0])
 
 
-def test_model_gives_relevance_by_its_own_score_or_by_cosines_of_any_step() -> None:
+def test_model_gives_relevance_by_its_own_score_or_by_cosines_of_any_step():
     steps = (RankStage("a", Single(2)), RankStage("b", Single(2)))
     plain, cosine = NumberRanker().info, cosine_ranker().info
     own = pointwise(ScoreKind.POINTWISE).info
@@ -181,12 +179,12 @@ def test_model_gives_relevance_by_its_own_score_or_by_cosines_of_any_step() -> N
 @pytest.mark.parametrize(
     "changed", [{"slope": 0.0}, {"slope": -1.0}, {"intercept": math.nan}, {"slope": math.inf}, {"other": 1.0}]
 )
-def test_curve_of_another_form_is_refused(changed: dict[str, float]) -> None:
+def test_curve_of_another_form_is_refused(changed):
     with pytest.raises(ValidationError):
         RelevanceCurve.model_validate({"intercept": -2.0, "slope": 6.0} | changed)
 
 
-def test_default_encoder_has_a_curve_and_settings_give_another(encoder: Encoder) -> None:
+def test_default_encoder_has_a_curve_and_settings_give_another(encoder):
     assert encoder.relevance == DEFAULT_RELEVANCE
     assert Encoder(EncoderConfig(relevance=CURVE), "cpu").relevance == CURVE
     assert Encoder(str(encoder.folder), "cpu").relevance is None
@@ -206,7 +204,7 @@ def registry() -> ModelRegistry:
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.5, math.nan, math.inf])
-def test_min_relevance_that_is_not_a_probability_is_refused(value: float) -> None:
+def test_min_relevance_that_is_not_a_probability_is_refused(value):
     with pytest.raises(InvalidRequest, match=r"is not between 0 and 1; use a probability, such as 0\.5") as caught:
         registry().resolve(RankOptions(min_relevance=value))
     assert caught.value.field == "min_relevance"
@@ -226,7 +224,7 @@ def test_min_relevance_that_is_not_a_probability_is_refused(value: float) -> Non
         (RankOptions(preranker="plain"), "cascade.* gives no relevance, as no stage reads a cosine"),
     ],
 )
-def test_min_relevance_without_relevance_is_refused_with_the_way_out(options: RankOptions, message: str) -> None:
+def test_min_relevance_without_relevance_is_refused_with_the_way_out(options, message):
     registry().resolve(options)
     with pytest.raises(InvalidRequest, match=message) as caught:
         registry().resolve(replace(options, min_relevance=0.5))

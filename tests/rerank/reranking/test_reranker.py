@@ -1,14 +1,11 @@
 """Reranker: ranking in this process, with an event loop and without; what a ranking says of a model's output."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 import threading
 from array import array
 from inspect import signature
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -18,18 +15,13 @@ from rerank import FirstStage, InvalidRequest, Query, RankOptions, Reranker, Usa
 from rerank.reranking.blocking import check_arguments
 from rerank.types import Passage, StrategyKind, TextTokens
 from rerank.v1 import rerank_pb2 as pb
-from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import NumberRanker, numbered_passages, rambling_ranker
 from tests.serving import TIMEOUT_S, refusal, reranker_of
-
-if TYPE_CHECKING:
-    from rerank.models.encoder import Encoder
-    from rerank.retrieval.index import Index
 
 DOCUMENTS = ["Deserts are dry.", "A flea lives a year.", "The moon orbits the earth."]
 
 
-def test_rank_returns_places_and_falling_scores_best_first() -> None:
+def test_rank_returns_places_and_falling_scores_best_first():
     with Reranker("pe-rank") as reranker:
         found = reranker.rank("how long does a flea live", DOCUMENTS)
     assert found[0]["corpus_id"] == 1
@@ -38,7 +30,7 @@ def test_rank_returns_places_and_falling_scores_best_first() -> None:
     assert all(result.keys() == {"corpus_id", "score", "relevance"} for result in found)
 
 
-def test_rank_cuts_to_top_k_and_returns_texts_on_request() -> None:
+def test_rank_cuts_to_top_k_and_returns_texts_on_request():
     with Reranker("identity") as reranker:
         assert reranker.rank("q", DOCUMENTS, top_k=2, return_documents=True, ordered=True) == [
             {"corpus_id": 0, "score": 3.0, "text": DOCUMENTS[0]},
@@ -58,7 +50,7 @@ def test_rank_cuts_to_top_k_and_returns_texts_on_request() -> None:
         {"tokens": TextTokens(array("i"), array("i"), array("i"))},
     ],
 )
-async def test_what_is_known_of_a_passage_from_elsewhere_is_not_used(encoder: Encoder, known: dict[str, Any]) -> None:
+async def test_what_is_known_of_a_passage_from_elsewhere_is_not_used(encoder, known):
     """Another encoder or model may have computed it."""
     async with reranker_of(encoder, {"number": NumberRanker()}) as reranker:
         (result,) = (await reranker.rerank("q", [Passage("a", "1", **known)], RankOptions())).ranked
@@ -67,7 +59,7 @@ async def test_what_is_known_of_a_passage_from_elsewhere_is_not_used(encoder: En
 
 
 @pytest.mark.parametrize("top_k", [-1, 0])
-def test_top_k_below_one_is_refused_by_name(top_k: int) -> None:
+def test_top_k_below_one_is_refused_by_name(top_k):
     with (
         Reranker("identity") as reranker,
         pytest.raises(InvalidRequest, match=f"^top_k: {top_k} is below 1; use a number from 1, or None for all"),
@@ -75,7 +67,7 @@ def test_top_k_below_one_is_refused_by_name(top_k: int) -> None:
         reranker.rank("q", DOCUMENTS, top_k=top_k)
 
 
-def test_predict_scores_the_pairs_of_a_query_in_their_order() -> None:
+def test_predict_scores_the_pairs_of_a_query_in_their_order():
     pairs = [("how long does a flea live", text) for text in DOCUMENTS]
     with Reranker("pe-rank") as reranker:
         scores = reranker.predict([*pairs, pairs[1]], show_progress_bar=True)
@@ -93,7 +85,7 @@ def test_predict_scores_the_pairs_of_a_query_in_their_order() -> None:
     assert scores[1] == scores[3]  # type: ignore[index]
 
 
-def test_arguments_of_a_cross_encoder_that_cannot_change_scores_are_ignored() -> None:
+def test_arguments_of_a_cross_encoder_that_cannot_change_scores_are_ignored():
     pairs = [("q", text) for text in DOCUMENTS]
     kept = {"batch_size": 8, "num_workers": 0, "convert_to_numpy": True, "device": None, "activation_fn": None}
     with Reranker("identity") as reranker:
@@ -108,13 +100,13 @@ def test_arguments_of_a_cross_encoder_that_cannot_change_scores_are_ignored() ->
             reranker.rank("q", DOCUMENTS, batchsize=8)
 
 
-def test_every_argument_of_cross_encoders_predict_is_known() -> None:
+def test_every_argument_of_cross_encoders_predict_is_known():
     names = set(signature(CrossEncoder.predict).parameters) - {"self", "inputs", "kwargs"}
     check_arguments(dict.fromkeys(names))
 
 
 @pytest.mark.parametrize("query", ["", " \n", "\x00"])
-def test_empty_query_is_refused_as_the_service_refuses_it(query: str, stub: RerankServiceStub) -> None:
+def test_empty_query_is_refused_as_the_service_refuses_it(query, stub):
     request = pb.RerankRequest(query=query, candidates=[pb.Candidate(doc_id="a", text="a")])
     served = refusal(lambda: stub.Rerank(request, timeout=TIMEOUT_S)).message
     with Reranker("identity") as reranker:
@@ -129,7 +121,7 @@ def test_empty_query_is_refused_as_the_service_refuses_it(query: str, stub: Rera
             assert str(caught.value) == served
 
 
-def test_closed_reranker_leaves_none_of_its_threads() -> None:
+def test_closed_reranker_leaves_none_of_its_threads():
     before = set(threading.enumerate())
     with Reranker("identity") as reranker:
         reranker.rerank(Query("q"), DOCUMENTS, RankOptions(max_chunks_per_doc=2))
@@ -141,7 +133,7 @@ def test_closed_reranker_leaves_none_of_its_threads() -> None:
         assert left.name == "tqdm_monitor" or not left.is_alive(), left.name
 
 
-async def test_search_takes_names_and_a_text(encoder: Encoder, index: Index) -> None:
+async def test_search_takes_names_and_a_text(encoder, index):
     async with reranker_of(encoder, {"number": NumberRanker()}, index) as reranker:
         found = await reranker.search("flea bites", "bm25", 5, RankOptions(strategy="single"))
         fed = await reranker.search("flea bites", "dense", 5, RankOptions(), feedback="rocchio")
@@ -155,7 +147,7 @@ async def test_search_takes_names_and_a_text(encoder: Encoder, index: Index) -> 
     assert str(found) == str(found.ranking)
 
 
-def test_closed_reranker_says_what_to_do() -> None:
+def test_closed_reranker_says_what_to_do():
     with Reranker("identity") as reranker:
         assert repr(reranker) == "<Reranker: identity (default); no index>"
     with pytest.raises(UsageError, match="this Reranker is closed; make a new one, or use it inside its `with` block"):
@@ -164,13 +156,13 @@ def test_closed_reranker_says_what_to_do() -> None:
 
 
 @pytest.mark.slow
-def test_process_with_an_open_reranker_ends_without_a_word() -> None:
+def test_process_with_an_open_reranker_ends_without_a_word():
     program = "from rerank import Reranker; opened = Reranker('identity'); print(opened.rank('q', ['a']))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stdout, done.stderr) == (0, "[{'corpus_id': 0, 'score': 1.0}]\n", "")
 
 
-def test_forked_process_is_told_of_the_parents_model_and_loads_one_of_its_own() -> None:
+def test_forked_process_is_told_of_the_parents_model_and_loads_one_of_its_own():
     """In a separate process: OpenMP's threads, which a fork loses, come with the first computation."""
     command = """
 import os
@@ -201,9 +193,7 @@ os._exit(1)
         (RankOptions(model="number"), ""),
     ],
 )
-async def test_share_of_repaired_places_is_a_warning_of_the_reply(
-    encoder: Encoder, options: RankOptions, share: str
-) -> None:
+async def test_share_of_repaired_places_is_a_warning_of_the_reply(encoder, options, share):
     """An order that was repaired in every place is the first stage's, and would look like a tie with it."""
     async with reranker_of(encoder, {"number": NumberRanker(), "rambling": rambling_ranker()}) as reranker:
         trace = (await reranker.rerank("q", numbered_passages(range(30)), options)).trace

@@ -1,7 +1,5 @@
 """The default orders a list alike: found by a search, sent as texts, or sent as references to the index."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -74,9 +72,7 @@ def scores(ranking: Ranking) -> dict[str, float]:
 
 @pytest.mark.parametrize("first_stage", FirstStage)
 @pytest.mark.parametrize("query", ["how long does a flea live", "what causes high water", "searching text"])
-async def test_search_texts_and_references_give_the_same_scores(
-    reranker: AsyncReranker, long_index: Index, first_stage: FirstStage, query: str
-) -> None:
+async def test_search_texts_and_references_give_the_same_scores(reranker, long_index, first_stage, query):
     """Before, a hybrid search counted by BM25 scores that no client sees, and each first stage had a weight.
 
     Of texts, the default reads 30 vectors. The model that reads all of them gives texts the scores of the search, if
@@ -99,9 +95,7 @@ async def test_search_texts_and_references_give_the_same_scores(
         assert sent.trace.first_stage_weight == pytest.approx(searched.trace.first_stage_weight, abs=0.02)
 
 
-async def test_index_tells_how_rare_words_are_once_and_where_all_candidates_are_references(
-    reranker: AsyncReranker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_index_tells_how_rare_words_are_once_and_where_all_candidates_are_references(reranker, monkeypatch):
     asked, know = list[str](), Index.with_word_table
     monkeypatch.setattr(Index, "with_word_table", lambda index, query: asked.append(query.text) or know(index, query))
     text, reference = Passage("text", "Fleas jump."), Passage("0-1", in_index=True)
@@ -112,7 +106,7 @@ async def test_index_tells_how_rare_words_are_once_and_where_all_candidates_are_
 
 
 @pytest.mark.parametrize("first_stage", FirstStage)
-async def test_vectors_of_the_index_change_no_other_signal(reranker: AsyncReranker, first_stage: FirstStage) -> None:
+async def test_vectors_of_the_index_change_no_other_signal(reranker, first_stage):
     """Texts get 30 cosines, all passages of a search have one; most of the first passages are the same."""
     query = "how long does a flea live"
     searched = (await reranker.search(query, first_stage, DEPTH, RankOptions())).ranking

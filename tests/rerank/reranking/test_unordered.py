@@ -1,7 +1,5 @@
 """Unordered lists: the order of the candidates has no effect, and equal texts get equal scores."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import random
@@ -17,7 +15,6 @@ from rerank import Query
 from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
 from rerank.reranking.unordered import UnorderedList, shared_words
-from rerank.retrieval.index import Index
 from rerank.types import Completeness, Passage, PreparedTexts, Ranking, RankOptions, StrategyKind
 from tests.fakes import NumberRanker, number_in
 from tests.serving import reranker_of
@@ -76,7 +73,7 @@ def of_numbers(numbers: Sequence[int], scored: bool = False) -> list[Passage]:
 
 @pytest.mark.parametrize("scored", [False, True])
 @pytest.mark.parametrize("strategy", [kind for kind in StrategyKind if kind is not StrategyKind.CASCADE])
-def test_result_does_not_depend_on_the_order_sent(rank: Rank, strategy: StrategyKind, scored: bool) -> None:
+def test_result_does_not_depend_on_the_order_sent(rank, strategy, scored):
     candidates = of_numbers([number % 40 for number in range(50)], scored)
     options = replace(UNORDERED, strategy=strategy, window_size=8)
     expected = rows(rank(candidates, options))
@@ -87,7 +84,7 @@ def test_result_does_not_depend_on_the_order_sent(rank: Rank, strategy: Strategy
 
 
 @pytest.mark.parametrize("top_n", [0, 1, 2, 3, 4, 5, 6, 9])
-def test_equal_texts_have_equal_scores_and_follow_one_another_by_doc_id(rank: Rank, top_n: int) -> None:
+def test_equal_texts_have_equal_scores_and_follow_one_another_by_doc_id(rank, top_n):
     found = rows(rank(of_numbers([5, 1, 5, 9, 1, 5]), replace(SINGLE, top_n=top_n)))
     assert [doc_id for doc_id, _ in found] == ["d3", "d0", "d2", "d5", "d1", "d4"][: top_n or None]
     scores = dict(found)
@@ -95,7 +92,7 @@ def test_equal_texts_have_equal_scores_and_follow_one_another_by_doc_id(rank: Ra
     assert len(set(scores.values())) == len({doc_id for doc_id in ("d3", "d0", "d1") if doc_id in scores})
 
 
-def test_text_of_the_index_equals_a_text_that_was_sent(encoder: Encoder, index: Index) -> None:
+def test_text_of_the_index_equals_a_text_that_was_sent(encoder, index):
     ranker = NumberRanker()
 
     async def call() -> Ranking:
@@ -112,13 +109,13 @@ def test_text_of_the_index_equals_a_text_that_was_sent(encoder: Encoder, index: 
 
 
 @pytest.mark.parametrize("documents", [[], ["one"], ["same"] * 12])
-def test_short_lists_and_equal_texts_keep_their_order_by_id(rank: Rank, documents: list[str]) -> None:
+def test_short_lists_and_equal_texts_keep_their_order_by_id(rank, documents):
     ranking = rank(documents)
     assert [item.position for item in ranking.ranked] == list(range(len(documents)))
     assert len({item.score for item in ranking.ranked}) <= 1
 
 
-def test_trace_has_the_positions_that_were_sent_and_all_doc_ids(rank: Rank) -> None:
+def test_trace_has_the_positions_that_were_sent_and_all_doc_ids(rank):
     trace = rank(of_numbers([1, 3, 2, 3]), SINGLE).trace
     assert sorted(trace.input_order) == [0, 1, 2]
     assert [window.positions for window in trace.windows] == [trace.input_order]
@@ -127,7 +124,7 @@ def test_trace_has_the_positions_that_were_sent_and_all_doc_ids(rank: Rank) -> N
 
 
 @pytest.mark.parametrize("options", [replace(UNORDERED, model="identity"), replace(SINGLE, window_size=2)])
-def test_what_was_not_reranked_is_said_to_have_no_order(rank: Rank, options: RankOptions) -> None:
+def test_what_was_not_reranked_is_said_to_have_no_order(rank, options):
     candidates = [("a", "Deserts are dry."), ("b", "A flea lives a year."), ("c", "No word shared.")]
     ranking = rank(candidates, options)
     assert "; the list is unordered: what was not reranked is ordered by the words" in ranking.trace.reason
@@ -135,7 +132,7 @@ def test_what_was_not_reranked_is_said_to_have_no_order(rank: Rank, options: Ran
     assert "unordered" not in scored.trace.reason
 
 
-def test_texts_are_read_by_their_scores_if_all_have_one_and_else_by_the_words_of_the_query() -> None:
+def test_texts_are_read_by_their_scores_if_all_have_one_and_else_by_the_words_of_the_query():
     texts = [" ", "Deserts are dry.", "A flea lives a year.", "How long does a flea live?"]
     scores = [(4.0, 3.0, 2.0, 1.0), (4.0, 3.0, math.nan, 1.0), (4.0, 3.0, None, 1.0)]
     lists = [
@@ -146,7 +143,7 @@ def test_texts_are_read_by_their_scores_if_all_have_one_and_else_by_the_words_of
     assert [item.has_scores for item in lists] == [True, False, False]
 
 
-def test_equal_texts_count_with_the_best_of_their_scores() -> None:
+def test_equal_texts_count_with_the_best_of_their_scores():
     candidates = [Passage(str(i), text, score) for i, (text, score) in enumerate([("x", 1), ("y", 2), ("x", 3)])]
     assert [(text.doc_id, text.score) for text in finished(UnorderedList.of("q", candidates)).distinct] == [
         ("0", 3),
@@ -155,7 +152,7 @@ def test_equal_texts_count_with_the_best_of_their_scores() -> None:
 
 
 @given(st.lists(st.text("ab ", max_size=6), max_size=8), st.text("ab ", max_size=4))
-def test_shared_words_are_those_of_the_query_and_rarer_ones_count_more(texts: list[str], query: str) -> None:
+def test_shared_words_are_those_of_the_query_and_rarer_ones_count_more(texts, query):
     for text, score in zip(texts, finished(shared_words(query, texts)), strict=True):
         words = set(query.split()) & set(text.split())
         frequencies = [sum(word in other.split() for other in texts) for word in words]
@@ -163,9 +160,7 @@ def test_shared_words_are_those_of_the_query_and_rarer_ones_count_more(texts: li
 
 
 @pytest.mark.parametrize(("weight", "is_named"), [(0.5, True), ("neural", True), (0.0, False), (None, False)])
-def test_weight_that_was_asked_for_is_left_out_with_a_warning_without_scores(
-    rank: Rank, weight: float | str | None, is_named: bool
-) -> None:
+def test_weight_that_was_asked_for_is_left_out_with_a_warning_without_scores(rank, weight, is_named):
     trace = rank(DOCUMENTS, replace(SINGLE, first_stage_weight=weight)).trace
     assert ("not every candidate has a finite score" in trace.model_warning) == is_named
     assert trace.first_stage_weight == 0.0

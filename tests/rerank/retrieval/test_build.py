@@ -1,7 +1,5 @@
 """Building of indexes: invalid collections, other settings, and builds that were killed at any moment."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -35,9 +33,7 @@ def collection(n: int = 40) -> Collection:
     return Collection("short", lambda: (Passage(f"d{row}", text) for row, text in enumerate(texts)))
 
 
-def test_empty_passages_are_said_with_their_number(
-    encoder: Encoder, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_empty_passages_are_said_with_their_number(encoder, tmp_path, caplog):
     texts = ["a flea", " \n", "a violin", ""]
     source = Collection("some", lambda: (Passage(f"d{row}", text) for row, text in enumerate(texts)))
     build_index(source, tmp_path / "index", encoder, settings=BuildSettings(workers=1))
@@ -71,9 +67,7 @@ def undisturbed(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 @pytest.mark.parametrize("moment", [("BM25", 40), ("vectors", 0), ("hnsw", 40)])
-def test_killed_build_goes_on_and_gives_the_same_index(
-    encoder: Encoder, tmp_path: Path, undisturbed: Path, moment: tuple[str, int]
-) -> None:
+def test_killed_build_goes_on_and_gives_the_same_index(encoder, tmp_path, undisturbed, moment):
     out, settings = tmp_path / "index", BuildSettings("hnsw", workers=1)
     with pytest.raises(Killed):
         build_index(collection(), out, encoder, partial(kill_at, moment), settings)
@@ -94,9 +88,7 @@ def test_killed_build_goes_on_and_gives_the_same_index(
     ("moment", "name"),
     [(None, "passages.sqlite"), (("passages", 40), "index.partial"), (("vectors", 40), "hnsw.faiss")],
 )
-def test_full_disk_is_named_and_the_build_goes_on_with_space(
-    encoder: Encoder, tmp_path: Path, undisturbed: Path, moment: tuple[str, int] | None, name: str
-) -> None:
+def test_full_disk_is_named_and_the_build_goes_on_with_space(encoder, tmp_path, undisturbed, moment, name):
     out, settings = tmp_path / "index", BuildSettings("hnsw", workers=1)
 
     def fill_at(stage: str, done: int, total: int | None) -> None:
@@ -116,7 +108,7 @@ def test_full_disk_is_named_and_the_build_goes_on_with_space(
     assert [path.name for path in tmp_path.iterdir()] == ["index"]
 
 
-def test_space_of_all_vectors_is_taken_before_the_first_is_encoded(encoder: Encoder, tmp_path: Path) -> None:
+def test_space_of_all_vectors_is_taken_before_the_first_is_encoded(encoder, tmp_path):
     def stop(stage: str, done: int, total: int | None) -> None:
         if stage == "vectors":
             raise Killed
@@ -135,9 +127,7 @@ def test_space_of_all_vectors_is_taken_before_the_first_is_encoded(encoder: Enco
         ({"content": "b"}, "content a instead of b"),
     ],
 )
-def test_unfinished_build_with_other_settings_is_refused(
-    encoder: Encoder, tmp_path: Path, change: dict[str, str], difference: str
-) -> None:
+def test_unfinished_build_with_other_settings_is_refused(encoder, tmp_path, change, difference):
     def build(dense: DenseKind = "flat", content: str = "a", **settings: str) -> None:
         passages = Collection("short", collection().passages, fingerprint=lambda: content)
         chosen = BuildSettings(dense, workers=1, **settings)  # type: ignore[arg-type]
@@ -149,7 +139,7 @@ def test_unfinished_build_with_other_settings_is_refused(
         build(**change)  # type: ignore[arg-type]
 
 
-def test_changed_corpus_file_is_another_collection(encoder: Encoder, tmp_path: Path) -> None:
+def test_changed_corpus_file_is_another_collection(encoder, tmp_path):
     corpus = tmp_path / "mine" / "corpus.jsonl"
     corpus.parent.mkdir()
     for text in ("one", "two"):
@@ -167,13 +157,13 @@ def test_changed_corpus_file_is_another_collection(encoder: Encoder, tmp_path: P
         ([Passage("a\tb", "x")], "tabs, line ends or other control characters"),
     ],
 )
-def test_invalid_collection_leaves_nothing(encoder: Encoder, tmp_path: Path, rows: list[Passage], message: str) -> None:
+def test_invalid_collection_leaves_nothing(encoder, tmp_path, rows, message):
     with pytest.raises(CollectionError, match=message):
         build_index(Collection("bad", lambda: iter(rows)), tmp_path / "out", encoder)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_manifest_says_how_the_index_was_built(encoder: Encoder, tmp_path: Path) -> None:
+def test_manifest_says_how_the_index_was_built(encoder, tmp_path):
     manifest = build_index(collection(), tmp_path / "out", encoder, settings=BuildSettings("hnsw", "bfloat16", 1))
     assert (manifest.dense, manifest.encoder_dtype, manifest.passages) == ("hnsw", "bfloat16", 40)
     assert manifest.dense_recall_at_100 == 1.0
@@ -214,8 +204,8 @@ if __name__ == "__main__":  # the workers read this file, too, and need none of 
 
 @pytest.mark.slow
 def test_killed_processes_leave_an_index_that_others_finish_to_the_bytes_of_one_process(
-    encoder: Encoder, tmp_path: Path, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    encoder, tmp_path, undisturbed, monkeypatch
+):
     """Two worker processes until the kill, then this one; and this process alone."""
     script, out = tmp_path / "build.py", tmp_path / "index"
     script.write_text(_KILLED_BUILD, encoding="utf-8")
@@ -233,6 +223,6 @@ def test_killed_processes_leave_an_index_that_others_finish_to_the_bytes_of_one_
 
 
 @pytest.mark.parametrize(("passages", "rows"), [(1, 64), (2_000, 64), (10_000, 250), (1_000_000, 512)])
-def test_progress_shows_within_the_first_shares_of_a_small_collection(passages: int, rows: int) -> None:
+def test_progress_shows_within_the_first_shares_of_a_small_collection(passages, rows):
     """Nothing was shown before the first 512 passages, which take a minute on a small machine."""
     assert shard_rows(passages) == rows

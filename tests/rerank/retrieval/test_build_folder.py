@@ -1,9 +1,6 @@
 """The folder of an unfinished index: its lock, its steps, and its end."""
 
-from __future__ import annotations
-
 import os
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +15,7 @@ def fill(build: BuildFolder) -> None:
     (build.index / "file").write_text("content", encoding="utf-8")
 
 
-def test_two_builds_of_the_same_index_are_refused(tmp_path: Path) -> None:
+def test_two_builds_of_the_same_index_are_refused(tmp_path):
     with (
         build_folder(tmp_path / "out", PLAN),
         pytest.raises(ConfigError, match=r"another process is building .*out; wait"),
@@ -29,7 +26,7 @@ def test_two_builds_of_the_same_index_are_refused(tmp_path: Path) -> None:
         pass
 
 
-def test_folder_left_without_its_index_is_begun_anew(tmp_path: Path) -> None:
+def test_folder_left_without_its_index_is_begun_anew(tmp_path):
     """As after a kill between the naming of the index and the removal of the rest, when the index was deleted."""
     with build_folder(tmp_path / "out", PLAN) as build:
         build.step("all", lambda: fill(build))
@@ -40,7 +37,7 @@ def test_folder_left_without_its_index_is_begun_anew(tmp_path: Path) -> None:
         assert [path.name for path in build.folder.iterdir()] == ["plan.json"]
 
 
-def test_build_that_is_repeated_runs_no_finished_step_again(tmp_path: Path) -> None:
+def test_build_that_is_repeated_runs_no_finished_step_again(tmp_path):
     with build_folder(tmp_path / "out", PLAN) as build:
         build.step("first", lambda: fill(build))
         seconds = dict(build.seconds)
@@ -52,7 +49,7 @@ def test_build_that_is_repeated_runs_no_finished_step_again(tmp_path: Path) -> N
         assert (build.index / "file").exists()
 
 
-def test_unfinished_index_by_another_plan_is_kept_and_refused(tmp_path: Path) -> None:
+def test_unfinished_index_by_another_plan_is_kept_and_refused(tmp_path):
     with build_folder(tmp_path / "out", PLAN) as build:
         build.step("all", lambda: fill(build))
     with (
@@ -64,7 +61,7 @@ def test_unfinished_index_by_another_plan_is_kept_and_refused(tmp_path: Path) ->
         assert "all" in build.seconds
 
 
-def test_other_plan_replaces_the_unfinished_index_on_request(tmp_path: Path) -> None:
+def test_other_plan_replaces_the_unfinished_index_on_request(tmp_path):
     with build_folder(tmp_path / "out", PLAN) as build:
         build.step("all", lambda: fill(build))
     with build_folder(tmp_path / "out", {"dense": "hnsw"}, replace_others=True) as build:
@@ -72,9 +69,7 @@ def test_other_plan_replaces_the_unfinished_index_on_request(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["plan.json", "steps.json", "index/file"])
-def test_folder_that_a_power_loss_cut_is_begun_anew(
-    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_folder_that_a_power_loss_cut_is_begun_anew(tmp_path, name, caplog):
     with build_folder(tmp_path / "out", PLAN) as build:
         build.step("all", lambda: fill(build))
         assert build.folder.name == "out.partial"

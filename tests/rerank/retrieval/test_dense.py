@@ -1,7 +1,5 @@
 """Dense retrieval: exact search is a matrix product; a graph is close to it, and is resumed after a kill."""
 
-from __future__ import annotations
-
 import os
 import sys
 from contextlib import nullcontext
@@ -62,7 +60,7 @@ QUERIES = unit_rows(50, seed=2)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_scores_are_exact_and_fall(kind: DenseKind, folder: Path, file: VectorFile, vectors: Matrix) -> None:
+def test_scores_are_exact_and_fall(kind, folder, file, vectors):
     scores, rows = open_vector_index(kind, folder, file).search(QUERIES, 20)
     assert scores.shape == rows.shape == (50, 20)
     np.testing.assert_allclose(scores, np.einsum("qkd,qd->qk", vectors[rows], QUERIES), atol=1e-6)
@@ -71,14 +69,12 @@ def test_scores_are_exact_and_fall(kind: DenseKind, folder: Path, file: VectorFi
 
 
 @pytest.mark.parametrize(("kind", "least"), [("flat", 1.0), ("hnsw", 0.99)])
-def test_recall_against_exact_search(kind: DenseKind, least: float, folder: Path, file: VectorFile) -> None:
+def test_recall_against_exact_search(kind, least, folder, file):
     found = recall_of(open_vector_index(kind, folder, file), file, QUERIES, 100)
     assert least <= found <= 1.0
 
 
-def test_large_files_are_read_in_blocks_and_give_the_same(
-    folder: Path, file: VectorFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_files_are_read_in_blocks_and_give_the_same(folder, file, monkeypatch):
     whole = [open_vector_index(kind, folder, file).search(QUERIES, 20) for kind in KINDS]
     monkeypatch.setattr(dense, "_COPIED_BYTES", 0)
     monkeypatch.setattr(dense, "_BLOCK_ROWS", 1024)
@@ -89,9 +85,7 @@ def test_large_files_are_read_in_blocks_and_give_the_same(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("copied", [True, False], ids=["copied", "large"])
-def test_file_that_is_cut_while_it_is_open_ends_no_process(
-    kind: DenseKind, copied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_that_is_cut_while_it_is_open_ends_no_process(kind, copied, tmp_path, monkeypatch):
     """A mapped file would: SIGBUS."""
     file = stored(unit_rows(N, seed=1), tmp_path)
     write_vector_index(kind, tmp_path, file, threads=1, report=lambda done: None)
@@ -109,9 +103,7 @@ def test_file_that_is_cut_while_it_is_open_ends_no_process(
             index.search(QUERIES, 5)
 
 
-def test_graph_beyond_the_free_memory_is_refused(
-    folder: Path, file: VectorFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_graph_beyond_the_free_memory_is_refused(folder, file, monkeypatch):
     """It is read as a whole; the system would end the process."""
     size = (folder / "hnsw.faiss").stat().st_size
     for free, is_refused in ((size - 1, True), (size, False), (None, False)):
@@ -120,7 +112,7 @@ def test_graph_beyond_the_free_memory_is_refused(
             open_vector_index("hnsw", folder, file)
 
 
-def test_killed_build_gives_the_same_file(vectors: Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_build_gives_the_same_file(vectors, tmp_path, monkeypatch):
     monkeypatch.setattr(dense, "_SAVE_EVERY", 600)
     first = stored(vectors[:2000], tmp_path)
 
@@ -142,7 +134,7 @@ def test_killed_build_gives_the_same_file(vectors: Matrix, tmp_path: Path, monke
     assert killed == undisturbed
 
 
-def test_missing_damaged_and_incomplete_files_are_named(folder: Path, file: VectorFile, tmp_path: Path) -> None:
+def test_missing_damaged_and_incomplete_files_are_named(folder, file, tmp_path):
     content = (folder / "hnsw.faiss").read_bytes()
     too_long = content[:4] + b"\xff" * 4 + content[8:]
     for damaged in (b"", content[:1000], b"\xa5" * 1000, too_long):
@@ -155,9 +147,7 @@ def test_missing_damaged_and_incomplete_files_are_named(folder: Path, file: Vect
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_missing_faiss_is_named_when_an_index_is_opened(
-    kind: DenseKind, folder: Path, file: VectorFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_faiss_is_named_when_an_index_is_opened(kind, folder, file, monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
     monkeypatch.setattr(dense, "faiss_package", dense.faiss_package.__wrapped__)
     with pytest.raises(ConfigError, match=r"FAISS is not installed; install rerank-listwise\[cpu\]"):
@@ -180,9 +170,7 @@ def retriever(store: PassageStore, encoder: Encoder) -> DenseRetriever:
     return DenseRetriever(open_vector_index("flat", Path(), store.vectors), encoder, PASSAGES)
 
 
-def test_index_is_asked_for_no_more_passages_than_it_has(
-    retriever: DenseRetriever, queries: list[Query], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_index_is_asked_for_no_more_passages_than_it_has(retriever, queries, monkeypatch):
     asked, search = list[int](), retriever.index.search
 
     def recorded(vectors: Matrix, depth: int) -> ScoresAndRows:
@@ -194,9 +182,7 @@ def test_index_is_asked_for_no_more_passages_than_it_has(
     assert (asked, len(found)) == ([PASSAGES], PASSAGES)
 
 
-def test_rows_that_a_graph_does_not_find_are_left_out(
-    folder: Path, file: VectorFile, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_that_a_graph_does_not_find_are_left_out(folder, file, encoder, monkeypatch):
     """FAISS fills the places of passages that its search did not reach with -1."""
     graph = open_vector_index("hnsw", folder, file)
     rows = np.array([[7, -1, 3, -1]])
@@ -219,28 +205,24 @@ def by_matrix_product(store: PassageStore, query: Query, depth: int) -> list[int
     return np.argsort(-(store.vectors.read() @ query.vector), kind="stable")[:depth].tolist()
 
 
-def test_flat_search_equals_the_matrix_product(
-    store: PassageStore, retriever: DenseRetriever, queries: list[Query]
-) -> None:
+def test_flat_search_equals_the_matrix_product(store, retriever, queries):
     found = retriever.search(queries, 50)
     assert [[hit.row for hit in hits] for hits in found] == [by_matrix_product(store, q, 50) for q in queries]
 
 
-def test_equal_vectors_keep_collection_order(store: PassageStore, retriever: DenseRetriever) -> None:
+def test_equal_vectors_keep_collection_order(store, retriever):
     found = retriever.search([Query("x", vector=store.vectors.read()[7])], 2)[0]
     assert [hit.row for hit in found] == [7, 300]
 
 
-def test_query_without_vector_is_encoded(encoder: Encoder, retriever: DenseRetriever) -> None:
+def test_query_without_vector_is_encoded(encoder, retriever):
     text = "which insect jumps"
     known = Query(text, vector=encoder.encode_passages([text])[0])
     assert retriever.search([Query(text)], 10) == retriever.search([known], 10)
 
 
 @pytest.mark.gpu
-def test_gpu_search_equals_the_matrix_product(
-    store: PassageStore, retriever: DenseRetriever, queries: list[Query]
-) -> None:
+def test_gpu_search_equals_the_matrix_product(store, retriever, queries):
     faiss = pytest.importorskip("faiss")
     if not faiss.get_num_gpus():
         pytest.skip("this build of FAISS finds no GPU; install rerank-listwise[gpu]")

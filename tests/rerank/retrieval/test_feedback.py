@@ -1,7 +1,5 @@
 """Relevance feedback: updates equal a plain implementation; searches over a fake retriever and a fake ranker."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Callable, Sequence
@@ -107,7 +105,7 @@ def slow_adam(
 
 
 @pytest.mark.parametrize("method", GRADIENT)
-def test_equals_loops_over_queries_and_pairs(method: FeedbackMethod) -> None:
+def test_equals_loops_over_queries_and_pairs(method):
     vectors, passages, teacher, mask = lists()
     updates = update_queries(vectors, passages, teacher, mask, settings(method, steps=10, min_cosine=0.0))
     for row in range(Q):
@@ -124,7 +122,7 @@ def chained(seed: int = 0, **given: float) -> tuple[Lists, Tensor, QueryUpdates]
     return batch, preranker, update_queries(*batch, settings(FeedbackMethod.CHAIN, **given), preranker)
 
 
-def test_chain_is_kl_from_the_preranker_and_then_ranknet_with_a_fifth_of_its_steps_and_rate() -> None:
+def test_chain_is_kl_from_the_preranker_and_then_ranknet_with_a_fifth_of_its_steps_and_rate():
     batch, preranker, updates = chained(steps=15, min_cosine=0.0, learning_rate=0.1)
     vectors, passages, teacher, mask = batch
     for row in range(Q):
@@ -137,21 +135,21 @@ def test_chain_is_kl_from_the_preranker_and_then_ranknet_with_a_fifth_of_its_ste
         torch.testing.assert_close(updates.vectors[row], functional.normalize(ended, dim=-1), atol=1e-5, rtol=0)
 
 
-def test_chain_has_the_steps_and_rates_of_first() -> None:
+def test_chain_has_the_steps_and_rates_of_first():
     kl, ranknet = FeedbackSettings(FeedbackMethod.CHAIN).of_chain
     assert kl.descent == FeedbackSettings(FeedbackMethod.KL).descent
     assert ranknet.descent == FeedbackSettings(FeedbackMethod.WEIGHTED_RANKNET_FIRST).descent
     assert FeedbackSettings(FeedbackMethod.CHAIN, steps=3).of_chain[1].steps == 1
 
 
-def test_both_updates_of_a_chain_stay_in_the_trust_region_of_the_query() -> None:
+def test_both_updates_of_a_chain_stay_in_the_trust_region_of_the_query():
     _, _, updates = chained(steps=100, min_cosine=0.95)
     assert set(updates.outcomes) == {UpdateOutcome.UPDATED}
     assert (updates.cosines >= 0.95 - 1e-5).all()
     assert float(updates.cosines.min()) == pytest.approx(0.95, abs=1e-4)  # and would leave it
 
 
-def test_chain_goes_on_without_an_update_that_has_no_preference() -> None:
+def test_chain_goes_on_without_an_update_that_has_no_preference():
     batch, preranker, both = chained()
     (vectors, passages, teacher, mask), chain = batch, settings(FeedbackMethod.CHAIN)
     one, other = chain.of_chain
@@ -167,7 +165,7 @@ def test_chain_goes_on_without_an_update_that_has_no_preference() -> None:
     assert torch.equal(kept.vectors, vectors)
 
 
-def test_rocchio_equals_its_formula() -> None:
+def test_rocchio_equals_its_formula():
     vectors, passages, teacher, mask = lists()
     updates = update_queries(vectors, passages, teacher, mask, settings(FeedbackMethod.ROCCHIO, min_cosine=0.0))
     order = teacher[0].argsort(descending=True)
@@ -181,7 +179,7 @@ def test_rocchio_equals_its_formula() -> None:
 
 
 @pytest.mark.parametrize("method", GRADIENT)
-def test_loss_decreases_exactly_for_updated_vectors(method: FeedbackMethod) -> None:
+def test_loss_decreases_exactly_for_updated_vectors(method):
     for seed in range(0, 50, 10):
         batch = lists(seed)
         updates = update_queries(*batch, settings(method))
@@ -200,7 +198,7 @@ def test_loss_decreases_exactly_for_updated_vectors(method: FeedbackMethod) -> N
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("min_cosine", [0.0, 0.5, 0.95, 0.999])
-def test_unit_vectors_stay_in_the_trust_region_or_end_at_its_edge(method: FeedbackMethod, min_cosine: float) -> None:
+def test_unit_vectors_stay_in_the_trust_region_or_end_at_its_edge(method, min_cosine):
     updates = update_queries(*lists(), FeedbackSettings(method, steps=50, learning_rate=0.1, min_cosine=min_cosine))
     updated = torch.tensor([outcome is UpdateOutcome.UPDATED for outcome in updates.outcomes])
     assert updated.any()
@@ -210,7 +208,7 @@ def test_unit_vectors_stay_in_the_trust_region_or_end_at_its_edge(method: Feedba
         assert float(updates.cosines[updated].min()) == pytest.approx(0.95, abs=1e-4)
 
 
-def test_descent_along_the_edge_of_the_trust_region_ends_lower_than_one_that_returns_to_it() -> None:
+def test_descent_along_the_edge_of_the_trust_region_ends_lower_than_one_that_returns_to_it():
     method, steps, rate, min_cosine = FeedbackMethod.WEIGHTED_RANKNET, 30, 0.02, 0.95
     vectors, passages, teacher, mask = lists()
     updates = update_queries(vectors, passages, teacher, mask, FeedbackSettings(method, K, steps, rate, min_cosine))
@@ -226,7 +224,7 @@ def test_descent_along_the_edge_of_the_trust_region_ends_lower_than_one_that_ret
     assert ours < 0.99 * returned
 
 
-def test_ranknet_depends_on_the_order_alone_and_not_on_the_order_of_tied_passages() -> None:
+def test_ranknet_depends_on_the_order_alone_and_not_on_the_order_of_tied_passages():
     vectors, passages, teacher, mask = lists()
     order = teacher.argsort(dim=-1).argsort(dim=-1).float()
     by_score, by_order = (update_queries(vectors, passages, t, mask, FeedbackSettings()) for t in (teacher, order))
@@ -264,16 +262,14 @@ WITHOUT_VECTORS = (torch.arange(K) == 0) & (torch.arange(Q) > 0)[:, None]
     ],
     ids=["no passage", "one passage", "no vectors", "equal passages", "tied teacher"],
 )
-def test_lists_without_a_preference_keep_the_vector(
-    method: FeedbackMethod, batch: Lists, outcome: UpdateOutcome
-) -> None:
+def test_lists_without_a_preference_keep_the_vector(method, batch, outcome):
     updates = update_queries(*batch, settings(method))
     assert updates.outcomes == (outcome,) * Q
     assert torch.equal(updates.vectors, batch[0])
     assert updates.cosines.tolist() == [1] * Q
 
 
-def test_update_that_increases_the_loss_is_discarded() -> None:
+def test_update_that_increases_the_loss_is_discarded():
     """With a learning rate of 10, one step overshoots for some queries."""
     discarded = 0
     for seed in range(0, 100, 10):
@@ -289,7 +285,7 @@ def test_update_that_increases_the_loss_is_discarded() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("method", METHODS)
-def test_cuda_agrees_with_cpu(method: FeedbackMethod) -> None:
+def test_cuda_agrees_with_cpu(method):
     batch = lists()
     on_cuda = update_queries(*(tensor.cuda() for tensor in batch), settings(method))  # type: ignore[arg-type]
     on_cpu = update_queries(*batch, settings(method))
@@ -355,7 +351,7 @@ def ids(answer: Ranking) -> list[str]:
     return [ranked.passage.doc_id for ranked in answer.ranked]
 
 
-async def test_union_is_ranked_with_the_first_ranking_before_the_new_passages() -> None:
+async def test_union_is_ranked_with_the_first_ranking_before_the_new_passages():
     stages = FakeStages()
     answer, report = await stages.search().run(QUERY, (A, B), RankOptions(), math.inf)
     assert stages.lists == [["a", "b"], ["b", "a", "c", "d"]]
@@ -364,7 +360,7 @@ async def test_union_is_ranked_with_the_first_ranking_before_the_new_passages() 
     assert report.reason == ""
 
 
-async def test_second_ranking_is_skipped_without_new_passages() -> None:
+async def test_second_ranking_is_skipped_without_new_passages():
     stages = FakeStages(found=(B, A))
     answer, report = await stages.search().run(QUERY, (A, B), RankOptions(top_n=1), math.inf)
     assert (stages.lists, stages.top_ns) == ([["a", "b"]], [0])  # the first ranking is whole, as it teaches
@@ -373,7 +369,7 @@ async def test_second_ranking_is_skipped_without_new_passages() -> None:
 
 
 @pytest.mark.parametrize("candidates", [(), (A,)])
-async def test_second_retrieval_is_skipped_without_an_update(candidates: tuple[Passage, ...]) -> None:
+async def test_second_retrieval_is_skipped_without_an_update(candidates):
     stages = FakeStages()
     answer, report = await stages.search().run(QUERY, candidates, RankOptions(), math.inf)
     assert stages.queries == []
@@ -391,9 +387,7 @@ async def test_second_retrieval_is_skipped_without_an_update(candidates: tuple[P
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
-async def test_first_ranking_is_the_answer_when_the_second_fails_and_the_options_allow_it(
-    options: RankOptions, error: Exception
-) -> None:
+async def test_first_ranking_is_the_answer_when_the_second_fails_and_the_options_allow_it(options, error):
     stages = FakeStages(fails=error)
     answer, report = await stages.search().run(QUERY, (A, B), options, 100.0)
     assert ids(answer) == ["b", "a"]
@@ -405,7 +399,7 @@ async def test_first_ranking_is_the_answer_when_the_second_fails_and_the_options
             await FakeStages(fails=error).search().run(QUERY, (A, B), others, 100.0)
 
 
-async def test_first_ranking_that_failed_teaches_nothing() -> None:
+async def test_first_ranking_that_failed_teaches_nothing():
     stages = FakeStages()
     trace = replace(TRACE, failure=Overloaded, reason="the queue had no room")
 
@@ -418,7 +412,7 @@ async def test_first_ranking_that_failed_teaches_nothing() -> None:
     assert report.reason == "the first ranking was not completed: the queue had no room"
 
 
-async def test_kl_refuses_scores_that_are_ranks() -> None:
+async def test_kl_refuses_scores_that_are_ranks():
     _, report = (
         await FakeStages().search(FeedbackSettings(FeedbackMethod.KL)).run(QUERY, (A, B), RankOptions(), math.inf)
     )
@@ -436,7 +430,7 @@ def read_by_preranker(*scores: float, kind: ScoreKind, first: int = 0) -> Window
     return WindowTrace(tuple(range(first, first + len(scores))), (), 0, scores, kind, model="preranker")
 
 
-def test_chain_reads_the_scores_of_the_preranker_by_position_and_probabilities_as_logits() -> None:
+def test_chain_reads_the_scores_of_the_preranker_by_position_and_probabilities_as_logits():
     query, given, order = vector(1, 0.9, 0.5), (A, B, C), (C, A, B)
     by_model = ranking(order, given)
     chain = FeedbackSettings(FeedbackMethod.CHAIN, min_cosine=0.0)
@@ -457,7 +451,7 @@ def test_chain_reads_the_scores_of_the_preranker_by_position_and_probabilities_a
         torch.testing.assert_close(updates.vectors, expected.vectors, atol=1e-4, rtol=0)
 
 
-async def test_chain_refuses_a_preranker_whose_scores_are_ranks_or_of_windows_that_cannot_be_compared() -> None:
+async def test_chain_refuses_a_preranker_whose_scores_are_ranks_or_of_windows_that_cannot_be_compared():
     one = read_by_preranker(3.0, 1.0, kind=ScoreKind.RANK)
     two = [read_by_preranker(1.0, kind=ScoreKind.WINDOW_LOG_PROB, first=first) for first in (0, 1)]
     for windows in ([], [one], two):
@@ -477,7 +471,7 @@ async def test_chain_refuses_a_preranker_whose_scores_are_ranks_or_of_windows_th
         assert "ranks only, or of windows that cannot be compared" in report.reason
 
 
-def test_passage_without_a_vector_is_ignored() -> None:
+def test_passage_without_a_vector_is_ignored():
     bare = Passage("e", "e")
     with_bare = update_query(vector(1, 0.9, 0), ranking((D, bare, A), (A, bare, D)), FeedbackSettings())
     without = update_query(vector(1, 0.9, 0), ranking((D, A), (A, D)), FeedbackSettings())

@@ -1,17 +1,12 @@
 """Indexes: building, opening, and the refusal of indexes that do not fit."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 from rerank_eval.measures import measure, measures_from
 
 from rerank.collections import open_collection
 from rerank.errors import IndexMismatch
-from rerank.models.encoder import Encoder
 from rerank.retrieval.build import build_index
 from rerank.retrieval.index import Index
 from rerank.retrieval.index_format import FORMAT
@@ -19,14 +14,14 @@ from rerank.types import FirstStage, Query, ScoredDoc
 
 
 @pytest.mark.parametrize("first_stage", FirstStage)
-def test_every_first_stage_finds_the_passage(index: Index, first_stage: FirstStage) -> None:
+def test_every_first_stage_finds_the_passage(index, first_stage):
     found = index.search(first_stage, [Query("what causes the tides of the moon")], 5)[0]
     assert {hit.doc_id for hit in found[:2]} == {"moon", "tides"}
     assert [hit.score for hit in found] == sorted((hit.score for hit in found), reverse=True)
 
 
 @pytest.mark.parametrize("first_stage", FirstStage)
-def test_candidates_are_the_results_with_text_and_vector(index: Index, first_stage: FirstStage) -> None:
+def test_candidates_are_the_results_with_text_and_vector(index, first_stage):
     query = Query("what causes the tides of the moon")
     found = index.candidates(first_stage, query, 5)
     assert [ScoredDoc(c.doc_id, c.score or 0.0) for c in found] == index.search(first_stage, [query], 5)[0]
@@ -50,9 +45,7 @@ def test_candidates_are_the_results_with_text_and_vector(index: Index, first_sta
     ],
     ids=["format", "encoder", "prompts"],
 )
-def test_index_of_another_encoder_or_format_is_refused(
-    index_folder: Path, encoder: Encoder, tmp_path: Path, change: dict[str, Any], problem: str
-) -> None:
+def test_index_of_another_encoder_or_format_is_refused(index_folder, encoder, tmp_path, change, problem):
     manifest = json.loads((index_folder / "manifest.json").read_text(encoding="utf-8"))
     if "encoder" in change:
         change = {"encoder": manifest["encoder"] | change["encoder"]}
@@ -63,7 +56,7 @@ def test_index_of_another_encoder_or_format_is_refused(
 
 @pytest.mark.shared
 @pytest.mark.timeout(600)
-def test_cranfield_figures(shared: Path, encoder: Encoder, tmp_path: Path) -> None:
+def test_cranfield_figures(shared, encoder, tmp_path):
     """nDCG@10 with title + text, k1 .9, b .4: BM25 .365, dense .400, RRF .431."""
     folder = shared / "cranfield"
     collection = open_collection(str(folder))

@@ -1,7 +1,5 @@
 """Damaged indexes are refused when they are opened, with the file named; every byte is checked on request."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -55,16 +53,14 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], object]]] = {
 
 
 @pytest.mark.parametrize(("name", "damage"), DAMAGES.values(), ids=DAMAGES)
-def test_damaged_file_is_named(copy: Path, encoder: Encoder, name: str, damage: Callable[[Path], object]) -> None:
+def test_damaged_file_is_named(copy, encoder, name, damage):
     damage(copy / name)
     with pytest.raises(IndexMismatch, match=rf"{name} is damaged: .*; copy the index again, or build it again"):
         Index(copy, encoder)
 
 
 @pytest.mark.parametrize("name", ["vectors.npy", "passages.sqlite"])
-def test_flipped_byte_of_a_large_file_is_found_on_request(
-    copy: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_flipped_byte_of_a_large_file_is_found_on_request(copy, encoder, monkeypatch, name):
     """Its hash would take long whenever the index is opened."""
     assert verify_index(copy) == read_manifest(copy)
     flip_a_byte(copy / name)
@@ -74,9 +70,7 @@ def test_flipped_byte_of_a_large_file_is_found_on_request(
         verify_index(copy)
 
 
-def test_damaged_beginning_of_a_large_file_is_found_when_the_index_is_opened(
-    copy: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damaged_beginning_of_a_large_file_is_found_when_the_index_is_opened(copy, encoder, monkeypatch):
     monkeypatch.setattr(index_format, "_SMALL_BYTES", 1000)
     monkeypatch.setattr(index_format, "_HEAD_BYTES", 300)
     write_manifest(copy, read_manifest(copy))
@@ -93,9 +87,7 @@ def test_damaged_beginning_of_a_large_file_is_found_when_the_index_is_opened(
             Index(copy, encoder)
 
 
-def test_flipped_byte_of_bm25_is_found_and_the_command_that_checks_the_whole_index_is_named(
-    copy: Path, encoder: Encoder
-) -> None:
+def test_flipped_byte_of_bm25_is_found_and_the_command_that_checks_the_whole_index_is_named(copy, encoder):
     path = max((copy / "bm25").iterdir(), key=lambda file: file.stat().st_size)
     flip_a_byte(path)
     with pytest.raises(IndexMismatch, match=rf"{path.name} is damaged: its SHA-256.*`rerank verify {copy}`"):
@@ -117,9 +109,7 @@ def both(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
 
 
 @pytest.mark.parametrize("name", ["vectors.npy", "passages.sqlite", "hnsw.faiss", "bm25", "manifest.json"])
-def test_file_of_another_index_is_refused_and_named(
-    both: tuple[Path, Path], tmp_path: Path, encoder: Encoder, name: str
-) -> None:
+def test_file_of_another_index_is_refused_and_named(both, tmp_path, encoder, name):
     folder = Path(shutil.copytree(both[0], tmp_path / "mixed"))
     if name == "bm25":
         shutil.rmtree(folder / name)
@@ -133,7 +123,7 @@ def test_file_of_another_index_is_refused_and_named(
         assert "\n" not in str(refused.value)
 
 
-def test_file_that_may_not_be_read_is_named_with_the_way_out(index_folder: Path) -> None:
+def test_file_that_may_not_be_read_is_named_with_the_way_out(index_folder):
     with others_can_reach() as folder:
         index = folder / "index"
         shutil.copytree(index_folder, index)

@@ -1,7 +1,5 @@
 """Encoding in shards: only the missing ones, in this or in other processes, with the same result."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,15 +29,13 @@ def new_job(encoder: Encoder, folder: Path) -> DenseJob:
     return DenseJob(folder, folder / "shards", encoder.id, "cpu", "float32", shard_rows=5)
 
 
-def test_encoder_that_changed_under_its_name_is_refused(job: DenseJob, encoder: Encoder) -> None:
+def test_encoder_that_changed_under_its_name_is_refused(job, encoder):
     changed = replace(job, encoder=replace(encoder.id, sha256="0" * 64))
     with pytest.raises(ConfigError, match="has changed since the build began"):
         changed.ready(encoder)
 
 
-def test_vectors_that_are_not_finite_are_refused(
-    job: DenseJob, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_vectors_that_are_not_finite_are_refused(job, encoder, monkeypatch):
     def not_finite(self: Encoder, texts: list[str], dtype: str) -> tuple[Matrix, list[bool]]:
         return np.full((len(texts), self.id.dimension), np.nan, dtype=np.float32), [False] * len(texts)
 

@@ -1,7 +1,5 @@
 """Sparse vectors of an index: they are the encoder's, a service that reads none does not open them, damage is named."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -64,7 +62,7 @@ def stored(folder: Path, vectors: list[SparseVector], sizes: list[int]) -> Spars
 
 
 @pytest.mark.parametrize("sizes", [[20], [7, 7, 6], [0, 20], [1] * 20])
-def test_vectors_come_back(sizes: list[int], tmp_path: Path) -> None:
+def test_vectors_come_back(sizes, tmp_path):
     vectors = random_vectors(20)
     store = stored(tmp_path, vectors, sizes)
     for row, vector in enumerate(vectors):
@@ -74,9 +72,7 @@ def test_vectors_come_back(sizes: list[int], tmp_path: Path) -> None:
         np.testing.assert_allclose(found.weights, vector.weights, rtol=1e-3)
 
 
-def test_passages_of_an_index_have_the_vectors_of_the_encoder(
-    folder: Path, encoder: Encoder, sparse_encoder: SparseEncoder
-) -> None:
+def test_passages_of_an_index_have_the_vectors_of_the_encoder(folder, encoder, sparse_encoder):
     index = Index(folder, encoder, lambda: sparse_encoder)
     candidates = index.candidates(FirstStage.DENSE, Query("music"), 13)
     vectors = sparse_encoder.encode_passages([candidate.text for candidate in candidates])
@@ -90,14 +86,14 @@ def test_passages_of_an_index_have_the_vectors_of_the_encoder(
     assert index.manifest.sparse_encoder == sparse_encoder.id
 
 
-def test_vectors_of_another_sparse_encoder_are_refused(folder: Path, encoder: Encoder, tmp_path: Path) -> None:
+def test_vectors_of_another_sparse_encoder_are_refused(folder, encoder, tmp_path):
     other = SparseEncoder(write_sparse_encoder(tmp_path / "other", "distilbert"), "cpu")
     with pytest.raises(IndexMismatch, match=r"sparse vectors of .* are from .*bert .*set sparse_encoder to the former"):
         Index(folder, encoder, lambda: other)
 
 
 @pytest.mark.parametrize("ranker", ["fusion", "identity"])
-def test_service_opens_them_if_a_model_reads_them(folder: Path, sparse_encoder: SparseEncoder, ranker: str) -> None:
+def test_service_opens_them_if_a_model_reads_them(folder, sparse_encoder, ranker):
     settings = {"sparse_encoder": str(sparse_encoder.folder), "models": [{"name": "a", "ranker": ranker}]}
     index = load_reranker(ServiceConfig.model_validate({"index": folder, **settings})).index
     assert index is not None
@@ -105,7 +101,7 @@ def test_service_opens_them_if_a_model_reads_them(folder: Path, sparse_encoder: 
 
 
 @pytest.mark.parametrize("name", ["offsets.npy", "terms.npy", "weights.npy", "truncated.npy"])
-def test_damaged_file_is_named(name: str, tmp_path: Path) -> None:
+def test_damaged_file_is_named(name, tmp_path):
     stored(tmp_path, random_vectors(20), [20])
     path = tmp_path / FOLDER / name
     np.save(path, np.load(path)[:-1])
@@ -119,7 +115,7 @@ def test_damaged_file_is_named(name: str, tmp_path: Path) -> None:
         SparseStore(tmp_path, 20, TERMS)
 
 
-def test_offsets_that_fall_and_terms_of_no_vocabulary_are_damage(tmp_path: Path) -> None:
+def test_offsets_that_fall_and_terms_of_no_vocabulary_are_damage(tmp_path):
     store = stored(tmp_path, random_vectors(20), [20])
     row = next(row for row in range(20) if len(store.read(row).terms))
     for name, value in (("offsets.npy", -1), ("terms.npy", TERMS)):

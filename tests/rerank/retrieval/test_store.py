@@ -1,7 +1,5 @@
 """The passage store: reading by doc_id, and the refusal of invalid collections."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 from collections.abc import Iterable
@@ -26,7 +24,7 @@ def write_store(folder: Path, passages: Iterable[Passage], truncated_rows: Itera
     return PassageStore(folder)
 
 
-def test_passages_have_the_order_of_the_doc_ids_or_of_the_rows(tmp_path: Path) -> None:
+def test_passages_have_the_order_of_the_doc_ids_or_of_the_rows(tmp_path):
     store = write_store(tmp_path, [Passage("a", "first"), Passage("b", "second"), Passage("c", "")], truncated_rows=[2])
     for found in (store.passages(["c", "a", "c"]), store.at_rows([2, 0, 2])):
         shown = [(p.doc_id, p.text, p.vector_truncated) for p in found]
@@ -35,13 +33,13 @@ def test_passages_have_the_order_of_the_doc_ids_or_of_the_rows(tmp_path: Path) -
     assert store.at_rows([]) == []
 
 
-def test_error_counts_and_names_missing_passages(tmp_path: Path) -> None:
+def test_error_counts_and_names_missing_passages(tmp_path):
     store = write_store(tmp_path, [Passage("a", "x")])
     with pytest.raises(NotFound, match=r"2 of 3 passages are not in the index: 'b', 'c'"):
         store.passages(["a", "b", "c"])
 
 
-def test_more_doc_ids_than_one_sql_statement_takes(tmp_path: Path) -> None:
+def test_more_doc_ids_than_one_sql_statement_takes(tmp_path):
     ids = [f"d{number}" for number in range(25_000)]
     store = write_store(tmp_path, [Passage(doc_id, doc_id) for doc_id in ids])
     assert store.passages([]) == []
@@ -51,19 +49,19 @@ def test_more_doc_ids_than_one_sql_statement_takes(tmp_path: Path) -> None:
     assert [p.doc_id for p in store.at_rows(range(24_999, -1, -1))] == ids[::-1]
 
 
-def test_text_with_quotes_nul_and_unicode_is_stored_unchanged(tmp_path: Path) -> None:
+def test_text_with_quotes_nul_and_unicode_is_stored_unchanged(tmp_path):
     texts = ['it\'s "quoted"', "nul \x00 inside", "Ελληνικά 漢字 🎻", "line\nbreak\ttab"]
     store = write_store(tmp_path, [Passage(str(place), text) for place, text in enumerate(texts)])
     assert [p.text for p in store.passages(["0", "1", "2", "3"])] == texts
 
 
 @pytest.mark.parametrize("doc_id", ["", " ", "a\tb", "a\x00", "a\n"])
-def test_doc_id_that_cannot_stand_in_a_trec_file_is_refused(tmp_path: Path, doc_id: str) -> None:
+def test_doc_id_that_cannot_stand_in_a_trec_file_is_refused(tmp_path, doc_id):
     with pytest.raises(CollectionError, match="passage 0: doc_id"):
         list(write_passages(tmp_path, [Passage(doc_id, "x")]))
 
 
-def test_text_that_lucene_cannot_take_is_named_with_its_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_that_lucene_cannot_take_is_named_with_its_length(tmp_path, monkeypatch):
     """The error was about the disk, after lines of Java."""
     monkeypatch.setattr(stores, "_MAX_UTF16_UNITS", 6)
     list(write_passages(tmp_path, [Passage("a", "6 char"), Passage("b", "🎻🎻🎻")]))
@@ -90,7 +88,7 @@ def test_text_that_lucene_cannot_take_is_named_with_its_length(tmp_path: Path, m
         (b"\x93NUMPY\x01\x00v\x00", b"\x93NUMPY\x02\x00\xff\xff"),  # a header of gigabytes
     ],
 )
-def test_damaged_header_of_vectors_is_named(tmp_path: Path, wrong: bytes, right: bytes) -> None:
+def test_damaged_header_of_vectors_is_named(tmp_path, wrong, right):
     path = tmp_path / "vectors.npy"
     np.save(path, np.zeros((50, 7), dtype=np.float32))
     content = path.read_bytes()
@@ -103,7 +101,7 @@ def test_damaged_header_of_vectors_is_named(tmp_path: Path, wrong: bytes, right:
     assert "\n" not in str(caught.value)
 
 
-def test_damaged_rows_are_named_without_their_text(tmp_path: Path) -> None:
+def test_damaged_rows_are_named_without_their_text(tmp_path):
     text = "a secret " * 400
     write_store(tmp_path, [Passage(f"d{n}", text) for n in range(200)])
     path = tmp_path / "passages.sqlite"
@@ -126,7 +124,7 @@ def test_damaged_rows_are_named_without_their_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["passages.sqlite", "vectors.npy"])
-def test_file_that_is_cut_while_it_is_read_is_damage_and_ends_no_process(tmp_path: Path, name: str) -> None:
+def test_file_that_is_cut_while_it_is_read_is_damage_and_ends_no_process(tmp_path, name):
     """A mapped file would: SIGBUS."""
     store = write_store(tmp_path, [Passage(str(row), "x" * 100_000) for row in range(100)])
     os.truncate(tmp_path / name, (tmp_path / name).stat().st_size // 2)
@@ -134,7 +132,7 @@ def test_file_that_is_cut_while_it_is_read_is_damage_and_ends_no_process(tmp_pat
         store.passages(["99"])
 
 
-def test_row_that_is_missing_is_damage(tmp_path: Path) -> None:
+def test_row_that_is_missing_is_damage(tmp_path):
     store = write_store(tmp_path, [Passage("a", ""), Passage("b", ""), Passage("c", "")])
     with closing(sqlite3.connect(tmp_path / "passages.sqlite")) as db, db:
         db.execute("DELETE FROM passages WHERE row = 1")

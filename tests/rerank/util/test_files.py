@@ -1,11 +1,9 @@
 """Atomic files and folders: complete or absent, also after exceptions and kills; SHA-256 of files."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -70,7 +68,7 @@ def entries(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_folder_appears_when_the_block_ends_for_all_users_also_in_a_new_folder(tmp_path: Path) -> None:
+def test_folder_appears_when_the_block_ends_for_all_users_also_in_a_new_folder(tmp_path):
     for out in (tmp_path / "out", tmp_path / "a" / "b" / "out"):
         with atomic_folder(out) as folder:
             (folder / "file").write_text("complete")
@@ -82,9 +80,7 @@ def test_folder_appears_when_the_block_ends_for_all_users_also_in_a_new_folder(t
 
 
 @pytest.mark.parametrize(("umask", "folders", "files"), [(0o022, 0o755, 0o644), (0o027, 0o750, 0o640)])
-def test_files_that_a_library_made_for_their_owner_have_the_mode_of_the_others(
-    out: Path, umask: int, folders: int, files: int
-) -> None:
+def test_files_that_a_library_made_for_their_owner_have_the_mode_of_the_others(out, umask, folders, files):
     """Another user could not serve trained weights: safetensors writes them with mode 600."""
     before = os.umask(umask)
     try:
@@ -106,7 +102,7 @@ def test_files_that_a_library_made_for_their_owner_have_the_mode_of_the_others(
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_exception_leaves_no_folder(out: Path, error: type[BaseException]) -> None:
+def test_exception_leaves_no_folder(out, error):
     def fail_halfway() -> None:
         with atomic_folder(out) as folder:
             (folder / "half").touch()
@@ -118,16 +114,14 @@ def test_exception_leaves_no_folder(out: Path, error: type[BaseException]) -> No
 
 
 @pytest.mark.parametrize("prepare", [create, Path.touch], ids=["folder", "file"])
-def test_existing_target_is_refused_and_unchanged(out: Path, prepare: Callable[[Path], object]) -> None:
+def test_existing_target_is_refused_and_unchanged(out, prepare):
     prepare(out)
     with pytest.raises(ConfigError, match=f"{out} exists already; remove it first or choose another folder"):
         create(out)
     assert entries(out.parent) == ["out"]
 
 
-def test_next_call_removes_and_names_the_temporary_folder_of_a_killed_process(
-    out: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_next_call_removes_and_names_the_temporary_folder_of_a_killed_process(out, caplog):
     with building(out) as (process, folder):
         process.kill()
         process.wait()
@@ -141,7 +135,7 @@ def test_next_call_removes_and_names_the_temporary_folder_of_a_killed_process(
     assert caplog.messages == [f"removed {folder}, the unfinished folder that a killed process left"]
 
 
-def test_running_writer_keeps_its_folder_and_another_target_does_not_matter(out: Path) -> None:
+def test_running_writer_keeps_its_folder_and_another_target_does_not_matter(out):
     with building(out) as (process, folder):
         create(out.with_name("other"))
         process.communicate("finish\n", timeout=60)
@@ -152,7 +146,7 @@ def test_running_writer_keeps_its_folder_and_another_target_does_not_matter(out:
         assert entries(folder) == ["half"]
 
 
-def test_first_of_two_concurrent_writers_wins(out: Path) -> None:
+def test_first_of_two_concurrent_writers_wins(out):
     def second_writer() -> None:
         with atomic_folder(out) as late:
             (late / "file").write_text("late")
@@ -164,7 +158,7 @@ def test_first_of_two_concurrent_writers_wins(out: Path) -> None:
     assert entries(out.parent) == ["out"]
 
 
-def test_file_is_replaced_when_the_block_ends_and_unchanged_when_it_raises(out: Path) -> None:
+def test_file_is_replaced_when_the_block_ends_and_unchanged_when_it_raises(out):
     def fail_halfway() -> None:
         with atomic_file(out) as path:
             path.write_text("half")
@@ -180,7 +174,7 @@ def test_file_is_replaced_when_the_block_ends_and_unchanged_when_it_raises(out: 
     assert entries(out.parent) == ["out"]
 
 
-def test_what_is_not_a_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+def test_what_is_not_a_file_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path, problem in {
         tmp_path: "it is a folder, not a file",
@@ -194,13 +188,13 @@ def test_what_is_not_a_file_is_refused_and_not_waited_for(tmp_path: Path) -> Non
         assert str(caught.value) == f"{path} cannot be read: {problem}"
 
 
-def test_text_in_another_encoding_is_refused_with_its_line(out: Path) -> None:
+def test_text_in_another_encoding_is_refused_with_its_line(out):
     out.write_bytes("first\nzweitä\n".encode("latin-1"))
     with pytest.raises(ConfigError, match=r"line 2: the byte 0xE4 is not UTF-8; save the file as UTF-8$"):
         read_text(out)
 
 
-def test_text_is_bounded(out: Path) -> None:
+def test_text_is_bounded(out):
     out.write_text("x" * 11)
     assert read_text(out, max_bytes=11) == "x" * 11
     with pytest.raises(ConfigError, match=r"has 11 bytes; a file of settings has at most 10$"):
@@ -208,9 +202,7 @@ def test_text_is_bounded(out: Path) -> None:
 
 
 @pytest.mark.parametrize("home", ["a file", "of another user", "none"])
-def test_home_that_cannot_be_written_is_replaced_for_this_process(
-    home: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_home_that_cannot_be_written_is_replaced_for_this_process(home, monkeypatch, caplog):
     """The service did not start."""
     with others_can_reach() as folder:
         monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
@@ -232,7 +224,7 @@ def test_home_that_cannot_be_written_is_replaced_for_this_process(
         assert caplog.messages[0].endswith("; XDG_CACHE_HOME can name another folder for what is made once and kept")
 
 
-def test_cut_and_missing_files_are_named(tmp_path: Path) -> None:
+def test_cut_and_missing_files_are_named(tmp_path):
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "file").write_bytes(b"content")
     sizes = synced_sizes(tmp_path)
@@ -244,7 +236,7 @@ def test_cut_and_missing_files_are_named(tmp_path: Path) -> None:
     assert damage_of(tmp_path, sizes) == f"{tmp_path}/inner/file is missing"
 
 
-def test_content_is_on_disk_before_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_content_is_on_disk_before_its_name(tmp_path, monkeypatch):
     synced = list[str]()
 
     def fsync(descriptor: int) -> None:
@@ -269,7 +261,7 @@ def test_content_is_on_disk_before_its_name(tmp_path: Path, monkeypatch: pytest.
     assert synced == [tmp_path.name]
 
 
-def test_path_that_this_user_may_not_read_names_what_is_closed_and_the_way_out(tmp_path: Path) -> None:
+def test_path_that_this_user_may_not_read_names_what_is_closed_and_the_way_out(tmp_path):
     with others_can_reach() as folder:
         (folder / "model").mkdir()
         path = folder / "model" / "config.json"

@@ -1,7 +1,5 @@
 """Keys as people have them: with the line end of a file, or with letters that no header has."""
 
-from __future__ import annotations
-
 import pytest
 
 from rerank.access.credentials import Credentials
@@ -19,14 +17,12 @@ BAD = [
 
 
 @pytest.mark.parametrize("value", ["", "rerank_A-z_9", "user name", "!~"])
-def test_printable_ascii_can_be_sent(value: str) -> None:
+def test_printable_ascii_can_be_sent(value):
     check_header_value("a key", value)
 
 
 @pytest.mark.parametrize(("value", "problem"), BAD)
-def test_key_that_cannot_be_sent_is_refused_by_its_variable_and_not_shown(
-    monkeypatch: pytest.MonkeyPatch, value: str, problem: str
-) -> None:
+def test_key_that_cannot_be_sent_is_refused_by_its_variable_and_not_shown(monkeypatch, value, problem):
     """gRPC answered with its source code, and a model behind a server was refused by a name that it does not have."""
     monkeypatch.setenv("RERANK_API_KEY", value)
     with pytest.raises(ConfigError, match=rf"the API key \(RERANK_API_KEY\) {problem}") as caught:
@@ -38,7 +34,7 @@ def test_key_that_cannot_be_sent_is_refused_by_its_variable_and_not_shown(
         server.api_key()
 
 
-def test_key_of_the_hub_that_cannot_be_sent_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_of_the_hub_that_cannot_be_sent_is_named(monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "\u043a")
     with pytest.raises(ConfigError, match=r"the environment variable HF_TOKEN has the character U\+043A"):
         check_findable("organisation/model", "encoder", "give another")

@@ -1,10 +1,7 @@
 """JSON files of this package: damaged and edited ones are refused with one line."""
 
-from __future__ import annotations
-
 import errno
 import os
-from pathlib import Path
 
 import pytest
 
@@ -27,7 +24,7 @@ from rerank.util.json_files import read_json, read_saved, write_synced
         (b"\xef\xbb\xbf{}", ": line 1: this is not JSON"),
     ],
 )
-def test_damaged_file_is_refused_in_one_line(tmp_path: Path, content: bytes, problem: str) -> None:
+def test_damaged_file_is_refused_in_one_line(tmp_path, content, problem):
     path = tmp_path / "manifest.json"
     path.write_bytes(content)
     with pytest.raises(ConfigError) as caught:
@@ -37,14 +34,14 @@ def test_damaged_file_is_refused_in_one_line(tmp_path: Path, content: bytes, pro
 
 
 @pytest.mark.parametrize("content", [b"", b'{"a":', b"\0" * 9, b"[]"])
-def test_cut_json_is_none(tmp_path: Path, content: bytes) -> None:
+def test_cut_json_is_none(tmp_path, content):
     write_synced(tmp_path / "a.json", {"a": 1})
     assert read_saved(tmp_path / "a.json") == {"a": 1}
     (tmp_path / "a.json").write_bytes(content)
     assert read_saved(tmp_path / "a.json") is None
 
 
-def test_folder_that_cannot_be_synced_is_written_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_that_cannot_be_synced_is_written_all_the_same(tmp_path, monkeypatch):
     def fsync(descriptor: int) -> None:
         raise OSError(errno.EINVAL, "a file system of a network")
 

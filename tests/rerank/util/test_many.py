@@ -1,7 +1,5 @@
 """Many requests of one caller: as many at once as get through, order, bounds, and the progress bar."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -42,7 +40,7 @@ def outcomes_of(service: Service, requests: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("room", [1, 3, 20, 1000])
-def test_requests_of_a_batch_are_all_answered_and_use_the_room(room: int) -> None:
+def test_requests_of_a_batch_are_all_answered_and_use_the_room(room):
     service = Service(room)
     assert outcomes_of(service, 300) == [None] * 300
     assert service.most >= min(room, MAX_AHEAD // 2)
@@ -56,7 +54,7 @@ def started(item: int) -> Future[int]:
     return future
 
 
-def test_results_are_in_order_and_a_bounded_number_is_read_ahead() -> None:
+def test_results_are_in_order_and_a_bounded_number_is_read_ahead():
     read = list[int]()
 
     def items() -> Iterator[int]:
@@ -70,7 +68,7 @@ def test_results_are_in_order_and_a_bounded_number_is_read_ahead() -> None:
     assert [*in_order([], started)] == []
 
 
-def test_closed_iterator_cancels_what_was_started() -> None:
+def test_closed_iterator_cancels_what_was_started():
     futures = [started(0), *(started(-1) for _ in range(MAX_AHEAD))]
     results = in_order(futures, lambda future: future)
     assert next(results) == 0
@@ -87,7 +85,7 @@ def config() -> ServiceConfig:
     return identity.model_copy(update={"engine": identity.engine.model_copy(update={"max_queue_tokens": 50})})
 
 
-def test_reranker_ranks_many_lists_and_yields_errors(config: ServiceConfig) -> None:
+def test_reranker_ranks_many_lists_and_yields_errors(config):
     """The queue holds a few of them at a time, and the others wait."""
     from rerank.reranking.blocking import Reranker
 

@@ -1,7 +1,5 @@
 """Memory: what is left on a device, by the numbers of the system, its container and torch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -28,13 +26,13 @@ def limit(system: Path, most: str, current: int, stat: str) -> None:
     (system / "memory.stat").write_text(stat)
 
 
-def test_available_memory_is_what_the_system_says(system: Path) -> None:
+def test_available_memory_is_what_the_system_says(system):
     assert available_bytes(CPU) == 6144 * 1024
     limit(system, "max", 5, "")
     assert available_bytes(CPU) == 6144 * 1024
 
 
-def test_limit_of_the_container_counts_and_its_page_cache_does_not(system: Path) -> None:
+def test_limit_of_the_container_counts_and_its_page_cache_does_not(system):
     limit(system, "4000", 3000, "anon 100\ninactive_file 500\n")
     assert available_bytes(CPU) == 4000 - (3000 - 500)
     limit(system, "4000", 3000, "anon 100\n")
@@ -43,7 +41,7 @@ def test_limit_of_the_container_counts_and_its_page_cache_does_not(system: Path)
     assert available_bytes(CPU) == 6144 * 1024
 
 
-def test_system_that_does_not_say_is_unknown(system: Path) -> None:
+def test_system_that_does_not_say_is_unknown(system):
     (system / "meminfo").write_text("MemTotal:       16384 kB\n")
     assert available_bytes(CPU) is None
     (system / "meminfo").unlink()
@@ -51,14 +49,14 @@ def test_system_that_does_not_say_is_unknown(system: Path) -> None:
     assert available_bytes(torch.device("meta")) is None
 
 
-def test_memory_of_a_gpu_that_torch_holds_and_does_not_use_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_a_gpu_that_torch_holds_and_does_not_use_is_available(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (700, 1000))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 200)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 150)
     assert available_bytes(torch.device("cuda:1")) == 750
 
 
-def test_memory_on_all_gpus_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_on_all_gpus_is_added(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
@@ -66,7 +64,7 @@ def test_memory_on_all_gpus_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gpu_memory_bytes() == 111
 
 
-def test_process_that_uses_no_gpu_has_taken_none_and_is_resident() -> None:
+def test_process_that_uses_no_gpu_has_taken_none_and_is_resident():
     assert memory_bytes() > 1e7
     if not torch.cuda.is_initialized():
         assert gpu_memory_bytes() == 0

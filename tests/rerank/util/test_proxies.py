@@ -1,7 +1,5 @@
 """Which targets are this machine itself: no proxy leads to them."""
 
-from __future__ import annotations
-
 import pytest
 
 from rerank.util.proxies import host_of, is_loopback, proxy_note
@@ -22,12 +20,12 @@ from rerank.util.proxies import host_of, is_loopback, proxy_note
         ("unix:/run/rerank", "", False),
     ],
 )
-def test_loopback_is_found_in_every_form_of_a_target(target: str, host: str, loopback: bool) -> None:
+def test_loopback_is_found_in_every_form_of_a_target(target, host, loopback):
     assert host_of(target) == host
     assert is_loopback(host) is loopback
 
 
-def test_note_names_the_variable_that_is_set_and_none_for_the_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_note_names_the_variable_that_is_set_and_none_for_the_loopback(monkeypatch):
     monkeypatch.setenv("https_proxy", "")
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     assert "the proxy of http_proxy, unless no_proxy lists h" in proxy_note("h", ("https_proxy", "http_proxy"))

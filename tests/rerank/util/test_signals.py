@@ -1,7 +1,5 @@
 """Signals end a process while a library holds the interpreter, as PID 1 and as any other process."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import subprocess
@@ -51,12 +49,10 @@ def code_after(number: signal.Signals, program: str, began: Path, *before: str) 
 @pytest.mark.skipif(not can_be_pid_1(), reason="this system gives no PID namespace")
 @pytest.mark.parametrize("program", [SIGNALS, COMMAND], ids=["signals", "command"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_signal_ends_pid_1_while_a_library_holds_the_interpreter(
-    number: signal.Signals, program: str, tmp_path: Path
-) -> None:
+def test_signal_ends_pid_1_while_a_library_holds_the_interpreter(number, program, tmp_path):
     """It was dropped, and `docker stop` waited for the whole time of grace."""
     assert code_after(number, program, tmp_path / "began", *AS_PID_1) == number
 
 
-def test_signal_ends_another_process_by_the_default_action(tmp_path: Path) -> None:
+def test_signal_ends_another_process_by_the_default_action(tmp_path):
     assert code_after(signal.SIGTERM, SIGNALS, tmp_path / "began") == -signal.SIGTERM

@@ -1,11 +1,9 @@
 """The table that `print` shows of a ranking."""
 
-from __future__ import annotations
-
 from rerank.util.terminal import TableRow, ranking_table
 
 
-def test_table_has_rank_score_doc_id_and_text_without_trailing_blanks() -> None:
+def test_table_has_rank_score_doc_id_and_text_without_trailing_blanks():
     table = ranking_table([TableRow(1.5, "d2", "A flea lives a year."), TableRow(-0.25, "d1", "")])
     assert table.splitlines() == [
         "rank  score  doc_id  text",
@@ -15,7 +13,7 @@ def test_table_has_rank_score_doc_id_and_text_without_trailing_blanks() -> None:
     assert ranking_table([]) == "no results"
 
 
-def test_long_or_hostile_texts_stay_short_and_on_their_line() -> None:
+def test_long_or_hostile_texts_stay_short_and_on_their_line():
     text = "first\nsecond\x1b[2J\u202e\x07 " + "x" * 10**6
     header, row = ranking_table([TableRow(0.0, "d\x1b" + "y" * 100, text)]).splitlines()
     assert len(header) < len(row) < 120

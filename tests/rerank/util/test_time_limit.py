@@ -1,7 +1,5 @@
 """Functions that are called one at a time, each within a time limit."""
 
-from __future__ import annotations
-
 import threading
 import time
 
@@ -10,7 +8,7 @@ import pytest
 from rerank.util.time_limit import BlockedByHungCall, within
 
 
-def test_time_begins_when_the_function_has_its_turn() -> None:
+def test_time_begins_when_the_function_has_its_turn():
     turn, begun = threading.Lock(), threading.Event()
 
     def first() -> None:
@@ -24,7 +22,7 @@ def test_time_begins_when_the_function_has_its_turn() -> None:
     thread.join()
 
 
-def test_late_function_that_runs_in_python_gives_its_turn_back() -> None:
+def test_late_function_that_runs_in_python_gives_its_turn_back():
     turn = threading.Lock()
 
     def endless() -> None:
@@ -36,7 +34,7 @@ def test_late_function_that_runs_in_python_gives_its_turn_back() -> None:
     assert within(5, lambda: 3, turn) == 3
 
 
-def test_function_behind_one_that_hangs_is_not_called() -> None:
+def test_function_behind_one_that_hangs_is_not_called():
     turn, released = threading.Lock(), threading.Event()
     with pytest.raises(TimeoutError):
         within(0.1, lambda: released.wait(60), turn)  # which waits outside of Python's own code

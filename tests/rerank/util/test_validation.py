@@ -1,10 +1,8 @@
 """No message of pydantic speaks of Python to a person."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import pytest
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
@@ -40,7 +38,7 @@ class Model(BaseModel):
         (Annotated[list[int], Field(min_length=1)], [], "should have at least 1 item"),
     ],
 )
-def test_message_is_in_plain_words(kind: Any, value: object, words: str) -> None:
+def test_message_is_in_plain_words(kind, value, words):
     with pytest.raises(ValidationError) as refused:
         TypeAdapter(kind).validate_python(value)
     assert plain_words(refused.value.errors()[0]["msg"]) == words

@@ -1,7 +1,5 @@
 """Words and stems: as in Lucene's English analyser, and single characters of languages without spaces."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -21,18 +19,18 @@ from rerank.util.words import STOP_WORDS, stem, stems, words
         ("蚤の寿命 of C++", ["蚤", "の", "寿", "命", "of", "c"]),
     ],
 )
-def test_words_are_runs_of_letters_and_digits_in_lower_case(text: str, found: list[str]) -> None:
+def test_words_are_runs_of_letters_and_digits_in_lower_case(text, found):
     assert words(text) == found
 
 
-def test_stop_words_possessives_and_endings_are_left_out() -> None:
+def test_stop_words_possessives_and_endings_are_left_out():
     assert stems("The flea's hopping, and the relational fleas' lives") == ("flea", "hop", "relat", "flea", "live")
     assert stems("Moon\u2019s S") == ("moon",)
     assert stems(" ".join(STOP_WORDS)) == stems("") == ()
     assert len(STOP_WORDS) == 33
 
 
-def test_threads_stem_at_the_same_time() -> None:
+def test_threads_stem_at_the_same_time():
     """The stemmer of the library keeps the word that it works on."""
     many = [f"{letters}ational{number}ing" for letters in ("rel", "oper", "sens") for number in range(400)]
     stem.cache_clear()

@@ -1,7 +1,5 @@
 """YAML files: the line of each part, and what is refused with one line that names it."""
 
-from __future__ import annotations
-
 import time
 
 import pytest
@@ -28,14 +26,14 @@ from rerank.util.yaml_files import parse_yaml
         ("a: !!python/object:os.system x", "line 1: could not determine a constructor for the tag"),
     ],
 )
-def test_text_that_cannot_be_read_is_refused_with_its_line(text: str, problem: str) -> None:
+def test_text_that_cannot_be_read_is_refused_with_its_line(text, problem):
     with pytest.raises(ConfigError, match=rf"^settings\.yaml: {problem}") as caught:
         parse_yaml(text, "settings.yaml")
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 200
 
 
-def test_line_is_that_of_the_part_or_of_what_is_around_it() -> None:
+def test_line_is_that_of_the_part_or_of_what_is_around_it():
     file = parse_yaml("listen: x\nmodels:\n  - name: a\n    path: b\n  - {name: c,\n     path: d}\n", "f")
     lines = {
         ("listen",): 1,
@@ -50,7 +48,7 @@ def test_line_is_that_of_the_part_or_of_what_is_around_it() -> None:
     assert file.line_of(()) == file.line_of(("missing",)) == 1
 
 
-def test_merges_of_merges_take_no_time() -> None:
+def test_merges_of_merges_take_no_time():
     levels = [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}], k{n}: 1}}" for n in range(1, 30)]
     start_s = time.monotonic()
     content = parse_yaml("\n".join(["a0: &a0 {k0: 1}", *levels]), "f").content

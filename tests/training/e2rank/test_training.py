@@ -1,7 +1,5 @@
 """`train-e2rank`: the vectors of serving, losses as loops compute them, and an encoder that retrieves and ranks."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
@@ -52,7 +50,7 @@ def batch(qwen: Encoder, model: ListEncoder) -> dict[str, Tensor]:
     return E2RankCollator(RetrieverCollator(model.tokenizer, 64, model.prompts), prompts)(LISTS)
 
 
-def test_scores_are_those_of_serving(qwen: Encoder, model: ListEncoder, batch: dict[str, Tensor]) -> None:
+def test_scores_are_those_of_serving(qwen, model, batch):
     settings = E2RankModel(name="e2rank", ranker="e2rank", precision="float32")
     ranker = load_ranker(with_path(settings, qwen), qwen, "cpu")
     scores = E2RankObjective(ranknet).scores(model, batch)
@@ -61,7 +59,7 @@ def test_scores_are_those_of_serving(qwen: Encoder, model: ListEncoder, batch: d
         np.testing.assert_allclose(scores[row][batch["mask"][row]].numpy(), served.scores, atol=1e-5)
 
 
-def test_loss_is_that_of_loops(qwen: Encoder, model: ListEncoder, batch: dict[str, Tensor]) -> None:
+def test_loss_is_that_of_loops(qwen, model, batch):
     """InfoNCE over the distinct passages of both lists, plus twice RankNet over the pairs of each list."""
     objective = E2RankObjective(ranknet, rank_weight=2.0)
     texts = {passage.doc_id: passage.text for item in LISTS for passage in item.passages}
@@ -85,7 +83,7 @@ def test_loss_is_that_of_loops(qwen: Encoder, model: ListEncoder, batch: dict[st
     assert objective.terms(model, batch).sum().item() == pytest.approx(expected, rel=1e-4)
 
 
-def test_gradients_reach_the_model_by_both_losses(model: ListEncoder, batch: dict[str, Tensor]) -> None:
+def test_gradients_reach_the_model_by_both_losses(model, batch):
     gradients = []
     for weight in (0.0, 2.0):
         model.zero_grad()
@@ -111,9 +109,7 @@ def lists(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lora_rank", [0, 4])
-def test_result_states_how_it_encodes_and_ranks(
-    tmp_path: Path, lists: Path, lora_rank: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_result_states_how_it_encodes_and_ranks(tmp_path, lists, lora_rank, capsys):
     folder = write_qwen_model(tmp_path / "base")
     base = f"{{name: {folder}, pooling: lasttoken, end_token: '{E2RANK_END_TOKEN}', query_prompt: 'find: '}}"
     final = trained(base, tmp_path / "run", lists, lora_rank=lora_rank, window_size=5, instruction="rank them")
@@ -131,7 +127,7 @@ def test_result_states_how_it_encodes_and_ranks(
 
 
 @pytest.mark.slow
-def test_noise_on_the_embeddings_changes_the_training(tmp_path: Path, lists: Path) -> None:
+def test_noise_on_the_embeddings_changes_the_training(tmp_path, lists):
     base = f"{{name: {write_qwen_model(tmp_path / 'base')}, pooling: lasttoken, end_token: '{E2RANK_END_TOKEN}'}}"
     arguments, losses = E2RankArguments(lists=str(lists), base=base, passage_tokens=64), list[float]()
     plain: dict[str, Any] = {"max_steps": 1, "save_steps": 1, "logging_steps": 1, "use_cpu": True, "report_to": "none"}
@@ -143,7 +139,7 @@ def test_noise_on_the_embeddings_changes_the_training(tmp_path: Path, lists: Pat
 
 
 @pytest.mark.slow
-def test_further_training_keeps_window_size_and_instruction(tmp_path: Path, lists: Path) -> None:
+def test_further_training_keeps_window_size_and_instruction(tmp_path, lists):
     base = f"{{name: {write_qwen_model(tmp_path / 'base')}, pooling: lasttoken, end_token: '{E2RANK_END_TOKEN}'}}"
     first = trained(base, tmp_path / "first", lists, 1, window_size=3, instruction="rank them")
     manifest = read_manifest(trained(str(first), tmp_path / "second", lists, 1))
@@ -151,7 +147,7 @@ def test_further_training_keeps_window_size_and_instruction(tmp_path: Path, list
     assert (manifest.base, manifest.window_size, manifest.instruction) == (str(first), 3, "rank them")
 
 
-def test_base_that_pools_other_states_is_refused(tmp_path: Path, lists: Path, encoder: Encoder) -> None:
+def test_base_that_pools_other_states_is_refused(tmp_path, lists, encoder):
     base = write_small_encoder(tmp_path / "mean", encoder).folder
     with pytest.raises(ConfigError, match="pools by mean, and E2Rank reads the state of the last token"):
         trained(str(base), tmp_path / "run", lists)

@@ -1,7 +1,5 @@
 """Batches and loss of FIRST: the prompts, bracket and identifiers of serving, and slow computations of the loss."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -69,7 +67,7 @@ def ranker(checkpoint: Path) -> FirstRanker:
 
 
 @each_size
-def test_prompt_and_bracket_are_those_of_serving(ranker: FirstRanker, family: str, n: int) -> None:
+def test_prompt_and_bracket_are_those_of_serving(ranker, family, n):
     """With 20 tokens per passage, so that the longer ones are truncated."""
     encoded = ranker.encode(served_window(ranker, item := ranked_list(n)))
     example = examples_of(FAMILIES[family](), passage_tokens=20).example(item)
@@ -78,9 +76,7 @@ def test_prompt_and_bracket_are_those_of_serving(ranker: FirstRanker, family: st
 
 
 @each_size
-def test_logits_at_the_bracket_are_the_scores_of_serving(
-    ranker: FirstRanker, checkpoint: Path, family: str, n: int
-) -> None:
+def test_logits_at_the_bracket_are_the_scores_of_serving(ranker, checkpoint, family, n):
     examples = examples_of(FAMILIES[family](), passage_tokens=20)
     items = [ranked_list(n), ranked_list(2, query="what jumps")]
     batch = examples(items)
@@ -94,7 +90,7 @@ def test_logits_at_the_bracket_are_the_scores_of_serving(
 
 
 @each_size
-def test_answer_is_the_order_and_the_end(family: str, n: int) -> None:
+def test_answer_is_the_order_and_the_end(family, n):
     tokenizer = FAMILIES[family]()
     examples = examples_of(tokenizer)
     item = ranked_list(n)
@@ -108,7 +104,7 @@ def test_answer_is_the_order_and_the_end(family: str, n: int) -> None:
     assert example.token_ids[-1] == tokenizer.eos_token_id or tokenizer.eos_token_id is None
 
 
-def test_short_answer_leaves_the_context_to_the_passages() -> None:
+def test_short_answer_leaves_the_context_to_the_passages():
     """An answer of 999 numbers would fill the context; one of three takes a few tokens."""
     examples = examples_of(byte_level_numbers(), IdentifierKind.NUMBERS, context_tokens=2048, passage_tokens=30)
     without = examples_of(byte_level_numbers(), IdentifierKind.NUMBERS, 2048, 30, with_answer=False)
@@ -117,14 +113,14 @@ def test_short_answer_leaves_the_context_to_the_passages() -> None:
 
 
 @pytest.mark.parametrize("context_tokens", [420, 500, 900])
-def test_prompt_and_answer_fit_the_context(context_tokens: int) -> None:
+def test_prompt_and_answer_fit_the_context(context_tokens):
     example = examples_of(metaspace(), context_tokens=context_tokens, passage_tokens=400).example(
         ranked_list(5, "word " * 100)
     )
     assert context_tokens - 5 * 8 <= len(example.token_ids) <= context_tokens
 
 
-def test_list_with_too_long_a_query_is_named() -> None:
+def test_list_with_too_long_a_query_is_named():
     examples = examples_of(metaspace(), context_tokens=420)
     with pytest.raises(ConfigError, match=r"list 'q7': query: .*, or remove the list"):
         examples.example(ranked_list(5, query="long " * 100))
@@ -198,14 +194,8 @@ def slow_lm(model: nn.Module, examples: FirstCollator, items: list[TrainingList]
     [("rank", 10.0, 0, 1), ("lm", 10.0, 1, 0), ("joint", 10.0, 1, 10), ("joint", 0.5, 1, 0.5)],
 )
 def test_loss_is_that_of_the_answer_and_that_of_the_identifiers_at_the_bracket(
-    model: nn.Module,
-    examples: FirstCollator,
-    windows: list[TrainingList],
-    objective: ObjectiveName,
-    rank_weight: float,
-    lm_share: float,
-    rank_share: float,
-) -> None:
+    model, examples, windows, objective, rank_weight, lm_share, rank_share
+):
     found = loss_of(objective_of(examples, objective, rank_weight), model, examples, windows)
     expected = lm_share * slow_lm(model, examples, windows) + rank_share * slow_rank(model, examples, windows)
     assert found == pytest.approx(expected, rel=1e-5)

@@ -1,7 +1,5 @@
 """`train-first` from its inputs, with the prompt settings of its base, to a checkpoint that FirstRanker serves."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shlex
@@ -72,13 +70,13 @@ def learning_rate(run: Path) -> str:
 # --- trained weights, and how they are served
 
 
-def test_lists_are_learnt_by_heart_and_served_in_their_order(overfit: Path) -> None:
+def test_lists_are_learnt_by_heart_and_served_in_their_order(overfit):
     items = word_lists(64)
     best = [max(range(4), key=scores.__getitem__) for scores in served(overfit, items)]
     assert best == [item.relevance.index(1.0) for item in items]
 
 
-def test_adapter_and_its_merge_are_served_alike_and_unlike_the_base(inputs: Path, adapter: Path) -> None:
+def test_adapter_and_its_merge_are_served_alike_and_unlike_the_base(inputs, adapter):
     merged = inputs / "merged"
     load_causal_lm(adapter, torch.device("cpu")).model.save_pretrained(merged)
     for path in [*adapter.glob("tokenizer*"), adapter / TEMPLATE_FILE]:
@@ -92,8 +90,8 @@ def test_adapter_and_its_merge_are_served_alike_and_unlike_the_base(inputs: Path
 
 
 def test_second_run_from_a_relative_path_gives_the_same_bits_and_is_served_from_any_folder(
-    inputs: Path, adapter: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    inputs, adapter, monkeypatch
+):
     monkeypatch.chdir(inputs)
     relative = inputs / first_run(Path(), Path("relative"), *TWO_STEPS, *LORA)
     monkeypatch.chdir("/")
@@ -101,7 +99,7 @@ def test_second_run_from_a_relative_path_gives_the_same_bits_and_is_served_from_
     assert served(relative, word_lists(2)) == served(adapter, word_lists(2))
 
 
-def test_adapter_is_trained_further_on_its_own_base(inputs: Path, adapter: Path, tmp_path: Path) -> None:
+def test_adapter_is_trained_further_on_its_own_base(inputs, adapter, tmp_path):
     """With the learning rate of an adapter; and with the tokenizer of its base if it has none."""
     further = first_run(inputs, tmp_path / "further", *TWO_STEPS[:4], "--base", str(adapter))
     assert learning_rate(tmp_path / "further") == "0.0005"
@@ -119,7 +117,7 @@ def test_adapter_is_trained_further_on_its_own_base(inputs: Path, adapter: Path,
     assert vocabularies[0] == vocabularies[1]
 
 
-def test_adapter_is_not_trained_further_without_one_of_its_weights(adapter: Path, tmp_path: Path) -> None:
+def test_adapter_is_not_trained_further_without_one_of_its_weights(adapter, tmp_path):
     copy = Path(shutil.copytree(adapter, tmp_path / "copy"))
     found = load_file(copy / "adapter_model.safetensors")
     name = next(iter(found))
@@ -134,25 +132,21 @@ def test_adapter_is_not_trained_further_without_one_of_its_weights(adapter: Path
     ("bf16", "lora_rank", "frozen"), [(True, 4, {torch.bfloat16}), (False, 4, {torch.float32}), (True, 0, set())]
 )
 def test_mixed_precision_keeps_the_frozen_weights_in_bfloat16_and_trained_ones_in_float32(
-    inputs: Path, bf16: bool, lora_rank: int, frozen: set[torch.dtype]
-) -> None:
+    inputs, bf16, lora_rank, frozen
+):
     model, _ = load_base(FirstArguments(lists="", base=str(inputs / "base"), lora_rank=lora_rank), bf16)
     assert {weight.dtype for weight in model.parameters() if not weight.requires_grad} == frozen
     assert {weight.dtype for weight in model.parameters() if weight.requires_grad} == {torch.float32}
 
 
 @pytest.mark.parametrize("flags", [["--neftune-noise-alpha", "5"], ["--bf16", "true"]])
-def test_noise_on_the_embeddings_and_bfloat16_change_the_training(
-    inputs: Path, adapter: Path, tmp_path: Path, flags: list[str]
-) -> None:
+def test_noise_on_the_embeddings_and_bfloat16_change_the_training(inputs, adapter, tmp_path, flags):
     found, expected = weights(first_run(inputs, tmp_path / "run", *TWO_STEPS, *LORA, *flags)), weights(adapter)
     assert found.keys() == expected.keys()
     assert any(not torch.equal(found[name], expected[name]) for name in found)
 
 
-def test_base_is_downloaded_by_its_name_and_trained_as_its_folder(
-    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_base_is_downloaded_by_its_name_and_trained_as_its_folder(inputs, tmp_path, monkeypatch):
     """A name that a profile lists has that profile; the adapter finds its base in the cache, without the hub."""
     pytest.importorskip("ftfy")
     name, base = "rryisthebest/First_Model", shutil.copytree(inputs / "base", tmp_path / "base")
@@ -176,7 +170,7 @@ def test_base_is_downloaded_by_its_name_and_trained_as_its_folder(
 # --- manifest
 
 
-def test_manifest_names_base_data_and_template(overfit: Path, inputs: Path) -> None:
+def test_manifest_names_base_data_and_template(overfit, inputs):
     manifest = read_manifest(overfit)
     assert manifest is not None
     assert (manifest.ranker, manifest.identifiers) == ("first", "letters")
@@ -197,9 +191,7 @@ def test_manifest_names_base_data_and_template(overfit: Path, inputs: Path) -> N
 # --- errors
 
 
-def test_base_that_cannot_be_had_is_refused_before_the_lists_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_base_that_cannot_be_had_is_refused_before_the_lists_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ConfigError, match=r"--base gpt2-nope: gpt2-nope is neither .*HF_HUB_OFFLINE"):
         first_run(tmp_path / "no inputs", tmp_path / "run", "--base", "gpt2-nope")
@@ -209,7 +201,7 @@ def test_base_that_cannot_be_had_is_refused_before_the_lists_are_read(
 
 
 @pytest.mark.parametrize("base", [bundled.PE_RANK, None])
-def test_pe_rank_checkpoint_is_sent_to_its_own_training(base: Path | None, tmp_path: Path) -> None:
+def test_pe_rank_checkpoint_is_sent_to_its_own_training(base, tmp_path):
     if base is None:  # as published, without a manifest
         (base := tmp_path / "published").mkdir()
         (base / "config.json").write_text('{"model_type": "embed_mistral", "encoder_name": "jina"}', encoding="utf-8")
@@ -217,7 +209,7 @@ def test_pe_rank_checkpoint_is_sent_to_its_own_training(base: Path | None, tmp_p
         first_run(tmp_path / "no inputs", tmp_path / "run", "--base", str(base))
 
 
-def test_base_that_is_not_a_causal_lm_is_refused(inputs: Path, tmp_path: Path) -> None:
+def test_base_that_is_not_a_causal_lm_is_refused(inputs, tmp_path):
     (tmp_path / "t5").mkdir()
     (tmp_path / "t5" / "config.json").write_text('{"model_type": "t5"}', encoding="utf-8")
     (tmp_path / "empty").mkdir()
@@ -233,16 +225,14 @@ def prompt_of(base: Path, **flags: object) -> PromptSettings:
     return prompt_settings(arguments, read_manifest(base))
 
 
-def test_base_with_a_manifest_gives_its_own_settings() -> None:
+def test_base_with_a_manifest_gives_its_own_settings():
     template = load_template("first_smollm2")
     found = prompt_of(bundled.FIRST)
     assert found.template.sha256 == template.sha256
     assert (found.identifiers, found.window_size, found.passage_tokens) == (IdentifierKind.LETTERS, 20, 48)
 
 
-def test_training_with_a_profile_reads_texts_as_the_profile_is_served(
-    inputs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_training_with_a_profile_reads_texts_as_the_profile_is_served(inputs, tmp_path, caplog):
     """The prompt of the folder, and the style that belongs to it; the checkpoint is then served in the same style."""
     pytest.importorskip("ftfy")
     base = shutil.copytree(inputs / "base", tmp_path / "base")
@@ -262,12 +252,12 @@ def test_training_with_a_profile_reads_texts_as_the_profile_is_served(
     assert prompt_of(trained).template.style == served_as.prompt
 
 
-def test_profile_of_another_ranker_is_refused() -> None:
+def test_profile_of_another_ranker_is_refused():
     with pytest.raises(ConfigError, match="profile rank-zephyr is of ranker generation, not first"):
         prompt_of(bundled.FIRST, profile="rank-zephyr")
 
 
-def test_flag_that_differs_is_used_with_a_warning_that_names_both_values(caplog: pytest.LogCaptureFixture) -> None:
+def test_flag_that_differs_is_used_with_a_warning_that_names_both_values(caplog):
     found = prompt_of(bundled.FIRST, template="first", identifiers="numbers", window_size=10, passage_tokens=0)
     assert found == PromptSettings(load_template("first"), IdentifierKind.NUMBERS, 10, 0)
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]

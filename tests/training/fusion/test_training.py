@@ -1,7 +1,5 @@
 """`train-fusion`: judged lists of files and of searches, and the settings of a service."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path
@@ -42,7 +40,7 @@ def only_list(encoder: Encoder, **given: Any) -> TrainingList:
     return found
 
 
-def test_judged_queries_are_searched(files: Path, index_folder: Path, encoder: Encoder) -> None:
+def test_judged_queries_are_searched(files, index_folder, encoder):
     paths = {"queries": files / "queries.tsv", "qrels": files / "qrels.txt"}
     found = only_list(encoder, index=index_folder, depth=5, **paths)
     grades = {passage.doc_id: grade for passage, grade in zip(found.passages, found.relevance, strict=True)}
@@ -53,25 +51,25 @@ def test_judged_queries_are_searched(files: Path, index_folder: Path, encoder: E
     assert all(passage.vector is not None for passage in found.passages)
 
 
-def test_queries_without_judgements_are_refused(files: Path, index_folder: Path, encoder: Encoder) -> None:
+def test_queries_without_judgements_are_refused(files, index_folder, encoder):
     (files / "qrels.txt").write_text("7 0 flea 2\n")
     with pytest.raises(CollectionError, match="none of the 2 queries is judged"):
         only_list(encoder, index=index_folder, queries=files / "queries.tsv", qrels=files / "qrels.txt")
 
 
-def test_judgements_grade_the_lists_of_a_file(files: Path, encoder: Encoder) -> None:
+def test_judgements_grade_the_lists_of_a_file(files, encoder):
     found = only_list(encoder, lists=files / "lists.jsonl", qrels=files / "qrels.txt")
     assert found.relevance == (0.0, 2.0)
 
 
-def test_judged_ids_have_the_form_of_the_lists(files: Path, encoder: Encoder) -> None:
+def test_judged_ids_have_the_form_of_the_lists(files, encoder):
     lists = files / "lists.jsonl"
     lists.write_text(lists.read_text().replace('"flea"', '"a%20flea"').replace('"1"', '"my%20q"'))
     (files / "qrels.txt").write_text("my%20q 0 a%20flea 2\n")
     assert only_list(encoder, lists=lists, qrels=files / "qrels.txt").relevance == (0.0, 2.0)
 
 
-def test_judged_ids_have_the_form_of_the_index(tmp_path: Path, encoder: Encoder) -> None:
+def test_judged_ids_have_the_form_of_the_index(tmp_path, encoder):
     passages = [Passage("a%20flea", "A flea lives a year."), Passage("desert", "Deserts are dry.")]
     build_index(Collection("two", lambda: iter(passages)), tmp_path / "index", encoder)
     (tmp_path / "queries.tsv").write_text(f"my%20q\t{QUERY}\n")
@@ -81,7 +79,7 @@ def test_judged_ids_have_the_form_of_the_index(tmp_path: Path, encoder: Encoder)
     assert dict(zip([passage.doc_id for passage in found.passages], found.relevance, strict=True))["a%20flea"] == 2.0
 
 
-def test_weight_of_the_service_is_auto_unless_it_is_given() -> None:
+def test_weight_of_the_service_is_auto_unless_it_is_given():
     assert FusionArguments(out=Path("unused")).default_weight is FirstStageKind.AUTO
     assert FusionArguments(out=Path("unused"), first_stage_weight="neural").default_weight is FirstStageKind.NEURAL
     assert FusionArguments(out=Path("unused"), first_stage_weight="0.5").default_weight == 0.5
@@ -137,7 +135,7 @@ def verdict(inputs: Path, encoder: Encoder, sparse_encoder: SparseEncoder) -> We
     return train_fusion(arguments(inputs, encoder="mine", sparse_encoder="my-splade"), encoder, sparse_encoder)
 
 
-def test_weights_that_gain_are_served_with_their_encoders(verdict: WeightComparison, inputs: Path) -> None:
+def test_weights_that_gain_are_served_with_their_encoders(verdict, inputs):
     assert verdict.gain.p < 0.05
     assert verdict.gain.interval[0] > 0
     assert verdict.served == verdict.chosen
@@ -150,15 +148,13 @@ def test_weights_that_gain_are_served_with_their_encoders(verdict: WeightCompari
     assert service.models[1:] == BUNDLED_MODELS[1:]
 
 
-def test_first_stage_is_compared_with_the_default(verdict: WeightComparison) -> None:
+def test_first_stage_is_compared_with_the_default(verdict):
     assert verdict.first_stage.mean == pytest.approx(1.0)
     assert verdict.first_stage.queries == verdict.gain.queries == 24
     assert verdict.first_stage.reference == verdict.gain.reference < 0.95
 
 
-def test_gain_that_is_not_significant_leaves_the_default(
-    encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_gain_that_is_not_significant_leaves_the_default(encoder, sparse_encoder, tmp_path, capsys):
     """Lists without a relevant passage are left out."""
     folder = write_requests(tmp_path, known=False)
     judged = [line for line in (folder / "qrels.txt").read_text().splitlines() if not line.startswith("3 ")]
@@ -176,9 +172,7 @@ def test_gain_that_is_not_significant_leaves_the_default(
 
 
 @pytest.mark.parametrize("kind", ["auto", "neural"])
-def test_default_weights_are_found_by_the_list(
-    encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path: Path, kind: str
-) -> None:
+def test_default_weights_are_found_by_the_list(encoder, sparse_encoder, tmp_path, kind):
     folder = write_requests(tmp_path, known=False)
     found = train_fusion(arguments(folder, first_stage_weight=kind), encoder, sparse_encoder)
     assert str(found.served) == f"first_stage_weight {kind}, sparse_weight 0.5"
@@ -186,7 +180,7 @@ def test_default_weights_are_found_by_the_list(
     assert (service.first_stage_weight, default_of(service).first_stage_weight) == (FirstStageKind(kind), None)
 
 
-def test_existing_settings_are_not_replaced(inputs: Path, tmp_path: Path) -> None:
+def test_existing_settings_are_not_replaced(inputs, tmp_path):
     (tmp_path / "service.yaml").write_text("mine")
     with pytest.raises(ConfigError, match=r"service\.yaml exists already; remove it first or choose another --out"):
         train_fusion(arguments(inputs, out=tmp_path / "service.yaml"))
@@ -200,9 +194,7 @@ def test_existing_settings_are_not_replaced(inputs: Path, tmp_path: Path) -> Non
         (1, "flea", "1 judged lists have passages of different grades; at least 20"),
     ],
 )
-def test_lists_that_measure_nothing_or_too_few_are_refused(
-    inputs: Path, tmp_path: Path, encoder: Encoder, lists: int, judged: str, message: str
-) -> None:
+def test_lists_that_measure_nothing_or_too_few_are_refused(inputs, tmp_path, encoder, lists, judged, message):
     rows = (inputs / "requests.jsonl").read_text().splitlines()[:lists]
     (tmp_path / "requests.jsonl").write_text("\n".join(rows))
     (tmp_path / "qrels.txt").write_text("".join(f"{number} 0 {judged} 1\n" for number in range(24)))
@@ -220,7 +212,7 @@ def test_lists_that_measure_nothing_or_too_few_are_refused(
         ({"index": "i", "qrels": "q"}, "texts of queries come from one of --queries, --collection, but none"),
     ],
 )
-def test_sources_that_are_missing_or_contradict_each_other_are_refused(given: dict[str, Any], message: str) -> None:
+def test_sources_that_are_missing_or_contradict_each_other_are_refused(given, message):
     with pytest.raises(ConfigError, match=message):
         check_sources(FusionArguments(out=Path("unused"), **given))
 
@@ -233,7 +225,7 @@ def test_sources_that_are_missing_or_contradict_each_other_are_refused(given: di
         (["--clicks", "c"], "No such option: --clicks"),
     ],
 )
-def test_flags_that_cannot_be_used_are_refused(flags: list[str], message: str) -> None:
+def test_flags_that_cannot_be_used_are_refused(flags, message):
     called = CliRunner(env={"COLUMNS": "200"}).invoke(command.args[0], ["--out", "unused", *flags])
     assert called.exit_code
     assert message in called.output + str(called.exception)

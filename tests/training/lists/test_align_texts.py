@@ -1,7 +1,5 @@
 """Texts of PE-Rank's alignment: from its conversations, and from training lists."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -29,7 +27,7 @@ def written(path: Path, *rows: object) -> Path:
     return path
 
 
-def test_texts_have_the_conversation_about_them_and_passages_none(tmp_path: Path) -> None:
+def test_texts_have_the_conversation_about_them_and_passages_none(tmp_path):
     texts = read_align_texts(written(tmp_path / "a.jsonl", LIST, about("one"), about("three")))
     turns = AlignTurns("Read ", " aloud.", "It says: one")
     assert list(texts.items()) == [("one", turns), ("two", None), ("three", turns)]
@@ -45,6 +43,6 @@ def test_texts_have_the_conversation_about_them_and_passages_none(tmp_path: Path
         (about("one") | {"messages": []}, "turns of nobody; give one of the user, then one of the assistant"),
     ],
 )
-def test_conversation_about_anything_but_one_text_is_refused(tmp_path: Path, row: object, reason: str) -> None:
+def test_conversation_about_anything_but_one_text_is_refused(tmp_path, row, reason):
     with pytest.raises(CollectionError, match=f"1 of 1 rows are invalid.*{reason}"):
         read_align_texts(written(tmp_path / "a.jsonl", row))

@@ -1,9 +1,6 @@
 """`build-lists`: from its flags to a file, the pools of its sources, and what it refuses."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +49,7 @@ def ids(item: TrainingList) -> list[str]:
     return [passage.doc_id for passage in item.passages]
 
 
-def test_judged_ids_have_the_form_of_the_requests(requests: Path, tmp_path: Path) -> None:
+def test_judged_ids_have_the_form_of_the_requests(requests, tmp_path):
     text = requests.read_text().replace('"d1"', '"https://x.example/a%20flea"').replace('"7"', '"my%20q"')
     requests.write_text(text)
     (tmp_path / "qrels.txt").write_text("my%20q 0 https://x.example/a%20flea 3\n")
@@ -60,7 +57,7 @@ def test_judged_ids_have_the_form_of_the_requests(requests: Path, tmp_path: Path
     assert dict(zip(ids(item), item.relevance, strict=True))["https://x.example/a%20flea"] == 3.0
 
 
-def test_requests_with_qrels(files: dict[str, Path], tmp_path: Path) -> None:
+def test_requests_with_qrels(files, tmp_path):
     lists = built(tmp_path / "out.jsonl", "qrels", **files, passages="2-5", lists_per_query=20)
     assert [item.query.query_id for item in lists[:2]] == ["dl/7", "dl/7#2"]
     assert {len(item.passages) for item in lists} == {2, 3, 4, 5}
@@ -84,7 +81,7 @@ def collection(beir_folder: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def test_same_seed_gives_the_same_file_and_another_seed_another(files: dict[str, Path], tmp_path: Path) -> None:
+def test_same_seed_gives_the_same_file_and_another_seed_another(files, tmp_path):
     texts = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         built(tmp_path / name, "qrels", **files, lists_per_query=10, seed=seed)
@@ -92,7 +89,7 @@ def test_same_seed_gives_the_same_file_and_another_seed_another(files: dict[str,
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_skipped_lists_are_reported(requests: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_skipped_lists_are_reported(requests, tmp_path, capsys):
     other = json.loads(requests.read_text(encoding="utf-8"))
     other["query"]["qid"], other["candidates"] = "8", other["candidates"][:1]
     requests.write_text(requests.read_text(encoding="utf-8") + "\n" + json.dumps(other), encoding="utf-8")
@@ -103,9 +100,7 @@ def test_skipped_lists_are_reported(requests: Path, tmp_path: Path, capsys: pyte
     assert "skipped lists, fewer than two passages: 2" in capsys.readouterr().out
 
 
-def test_passages_that_are_left_out_or_not_judged_are_counted(
-    requests: Path, files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_passages_that_are_left_out_or_not_judged_are_counted(requests, files, tmp_path, capsys):
     row = json.loads(requests.read_text(encoding="utf-8"))
     row["candidates"] += [{"docid": "blank", "doc": {"contents": " "}}, row["candidates"][0] | {"docid": "copy"}]
     requests.write_text(json.dumps(row), encoding="utf-8")
@@ -127,25 +122,21 @@ def test_passages_that_are_left_out_or_not_judged_are_counted(
         ("7 0 d1 3\n", {"held_out_share": 0.5}, "leaves 0 lists to train on and 1 held out, of 1 queries"),
     ],
 )
-def test_source_that_gives_no_list_is_refused_and_writes_no_file(
-    files: dict[str, Path], tmp_path: Path, judged: str, options: dict[str, object], message: str
-) -> None:
+def test_source_that_gives_no_list_is_refused_and_writes_no_file(files, tmp_path, judged, options, message):
     files["qrels"].write_text(judged, encoding="utf-8")
     with pytest.raises(CollectionError, match=message):
         built(tmp_path / "out.jsonl", "qrels", **files, **options)
     assert not list(tmp_path.glob("*.jsonl"))
 
 
-def test_queries_without_judgement_are_counted(
-    requests: Path, files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_queries_without_judgement_are_counted(requests, files, tmp_path, capsys):
     other = requests.read_text(encoding="utf-8").replace('"qid": "7"', '"qid": "8"')
     requests.write_text(requests.read_text(encoding="utf-8") + "\n" + other, encoding="utf-8")
     assert len(built(tmp_path / "out.jsonl", "qrels", **files)) == 1
     assert "1 of 2 queries are judged in" in capsys.readouterr().out
 
 
-def test_existing_file_is_not_replaced(files: dict[str, Path], tmp_path: Path) -> None:
+def test_existing_file_is_not_replaced(files, tmp_path):
     for name in ("out.jsonl", "out-held-out.jsonl"):
         (tmp_path / name).write_text("mine", encoding="utf-8")
         with pytest.raises(ConfigError, match=rf"{name} exists already; remove it first or choose another --out"):
@@ -154,7 +145,7 @@ def test_existing_file_is_not_replaced(files: dict[str, Path], tmp_path: Path) -
         (tmp_path / name).unlink()
 
 
-def test_held_out_share_writes_two_files_without_a_common_query(collection: Path, tmp_path: Path) -> None:
+def test_held_out_share_writes_two_files_without_a_common_query(collection, tmp_path):
     options = {"collection": str(collection), "lists_per_query": 3, "held_out_share": 0.25}
     lists = built(tmp_path / "out.jsonl", "qrels", **options)
     held_out = read_lists(tmp_path / "out-held-out.jsonl")
@@ -173,13 +164,13 @@ def test_held_out_share_writes_two_files_without_a_common_query(collection: Path
         ({"requests": Path("r"), "depth": 10, "passages": "20"}, "lists of 20 passages need as many candidates"),
     ],
 )
-def test_contradicting_options_are_refused(tmp_path: Path, options: dict[str, object], message: str) -> None:
+def test_contradicting_options_are_refused(tmp_path, options, message):
     with pytest.raises(ConfigError, match=message):
         settings(tmp_path / "out.jsonl", **{"teacher": "fusion", **options})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("spelled", [str, lambda flag: flag.replace("-", "_").replace("__", "--")])
-def test_flags_have_two_spellings(requests: Path, tmp_path: Path, spelled: Callable[[str], str]) -> None:
+def test_flags_have_two_spellings(requests, tmp_path, spelled):
     files = {"--out": tmp_path / "out", "--requests": requests, "--qrels": requests.parent / "qrels.txt"}
     flags = {**files, "--teacher": "qrels", "--lists-per-query": 2, "--passages": 3, "--order": "first-stage"}
     result = CliRunner().invoke(
@@ -200,7 +191,7 @@ def pools(encoder: Encoder | None, folder: Path, **settings: object) -> list[Poo
     return found
 
 
-def test_pool_of_a_request_holds_its_first_candidates_that_have_a_text(encoder: Encoder, tmp_path: Path) -> None:
+def test_pool_of_a_request_holds_its_first_candidates_that_have_a_text(encoder, tmp_path):
     texts = {"a": "one two", "b": " ", "c": "three", "d": "four"}
     candidates = [{"docid": doc_id, "score": 9.0, "doc": {"contents": text}} for doc_id, text in texts.items()]
     row = {"query": {"qid": "1", "text": "q"}, "candidates": candidates}
@@ -214,9 +205,7 @@ def test_pool_of_a_request_holds_its_first_candidates_that_have_a_text(encoder: 
         assert all((c.vector is None) == (given is None) for c in pool.candidates)
 
 
-def test_pool_of_a_collection_holds_the_highest_cosines_and_the_relevant_passages(
-    encoder: Encoder, beir_folder: Path, tmp_path: Path
-) -> None:
+def test_pool_of_a_collection_holds_the_highest_cosines_and_the_relevant_passages(encoder, beir_folder, tmp_path):
     (tmp_path / "qrels").mkdir()
     (tmp_path / "corpus.jsonl").symlink_to(beir_folder / "corpus.jsonl")
     rows = ({"_id": number, "text": "pull of the moon"} for number in ("1", "2"))
@@ -232,6 +221,6 @@ def test_pool_of_a_collection_holds_the_highest_cosines_and_the_relevant_passage
     assert [candidate.doc_id for candidate in short.candidates] == [*nearest, "violin"]
 
 
-def test_name_that_promises_gzip_is_refused(files: dict[str, Path], tmp_path: Path) -> None:
+def test_name_that_promises_gzip_is_refused(files, tmp_path):
     with pytest.raises(ConfigError, match=r"--out .*out\.jsonl\.gz: the file is plain text; give .*out\.jsonl, and"):
         built(tmp_path / "out.jsonl.gz", "qrels", **files)

@@ -1,7 +1,5 @@
 """Teachers compared with their formulas."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +10,6 @@ from rerank_training.lists.sampling import Pool, make_pool
 from rerank_training.lists.teachers import by_fusion, by_grades, by_reranker
 
 from rerank.config import IdentityModel, PERankModel, ServiceConfig
-from rerank.models.encoder import Encoder
 from rerank.reranking.blocking import Reranker
 from rerank.types import Passage, Query, RankOptions
 
@@ -37,18 +34,18 @@ def z(values: Sequence[float]) -> np.ndarray:
     return (np.array(values) - np.mean(values)) / np.std(values)
 
 
-def test_grades_default_to_0() -> None:
+def test_grades_default_to_0():
     created = pool({"b": 3.0})
     assert by_grades(created, [*passages(created), Passage("other", "x")]) == (0.0, 3.0, 0.0, 0.0)
 
 
-def test_fusion_is_the_weighted_sum_of_z_scores_over_the_pool() -> None:
+def test_fusion_is_the_weighted_sum_of_z_scores_over_the_pool():
     created = pool()
     expected = z(list(COSINES.values())) + 0.3 * z(list(BM25.values()))
     assert by_fusion(created, passages(created)[1:]) == pytest.approx(tuple(expected[1:]), abs=1e-6)
 
 
-def test_fusion_gives_a_passage_outside_the_pool_the_lowest_bm25() -> None:
+def test_fusion_gives_a_passage_outside_the_pool_the_lowest_bm25():
     created = pool()
     expected = z([*COSINES.values(), 0.7]) + 0.3 * np.append(z(list(BM25.values())), min(z(list(BM25.values()))))
     assert by_fusion(created, [passage("other", 0.7)]) == pytest.approx((expected[3],))
@@ -62,12 +59,12 @@ def reranker(checkpoint: Path) -> Iterator[Reranker]:
         yield opened
 
 
-def test_reranker_gives_n_minus_rank(reranker: Reranker) -> None:
+def test_reranker_gives_n_minus_rank(reranker):
     created = pool()
     assert by_reranker(created, passages(created), reranker, "identity") == (3.0, 2.0, 1.0)
 
 
-def test_scores_of_a_reranker_are_those_of_its_reply_in_the_order_of_the_list(reranker: Reranker) -> None:
+def test_scores_of_a_reranker_are_those_of_its_reply_in_the_order_of_the_list(reranker):
     created = pool()
     found = by_reranker(created, passages(created), reranker, reads_scores=True)
     sources = [Passage(row.doc_id, row.text) for row in passages(created)]
@@ -76,7 +73,7 @@ def test_scores_of_a_reranker_are_those_of_its_reply_in_the_order_of_the_list(re
     assert found == pytest.approx([expected[place] for place in range(len(sources))])
 
 
-def test_reranker_reads_the_texts_and_not_the_vectors_of_the_lists(reranker: Reranker, encoder: Encoder) -> None:
+def test_reranker_reads_the_texts_and_not_the_vectors_of_the_lists(reranker, encoder):
     texts = ["Deserts are dry.", "A flea lives a year.", "Fleas are small insects.", "A violin has four strings."]
     found = [Passage(str(number), text) for number, text in enumerate(texts)]
     created = make_pool(Query("how long does a flea live", vector=np.zeros(3, dtype=np.float32)), found, {})

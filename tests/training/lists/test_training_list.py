@@ -1,7 +1,5 @@
 """Reading and writing of training lists: every format, and the errors that name an invalid line."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable
@@ -31,7 +29,7 @@ def write(path: Path, *rows: object) -> Path:
 
 
 @pytest.mark.parametrize("ranking", [[], [0, 0], [2], [-1]])
-def test_ranking_that_repeats_or_exceeds_the_list_is_refused(ranking: list[int]) -> None:
+def test_ranking_that_repeats_or_exceeds_the_list_is_refused(ranking):
     with pytest.raises(CollectionError, match="each at most once"):
         relevance_from_ranking(ranking, 2)
 
@@ -50,15 +48,13 @@ def test_ranking_that_repeats_or_exceeds_the_list_is_refused(ranking: list[int])
         ({key: value for key, value in GOOD.items() if key != "relevance"}, "relevance: is missing"),
     ],
 )
-def test_invalid_line_is_named_with_its_reason(tmp_path: Path, row: object, reason: str) -> None:
+def test_invalid_line_is_named_with_its_reason(tmp_path, row, reason):
     path = write(tmp_path / "lists.jsonl", GOOD, row)
     with pytest.raises(CollectionError, match=rf"1 of 2 lists are invalid \(50\.0%\).*lists\.jsonl:2: .*{reason}"):
         read_lists(path)
 
 
-def test_invalid_lines_up_to_the_accepted_share_are_logged_and_skipped(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_invalid_lines_up_to_the_accepted_share_are_logged_and_skipped(tmp_path, caplog):
     path = write(tmp_path / "lists.jsonl", GOOD, {}, *[GOOD] * 98)
     with caplog.at_level(logging.WARNING):
         assert len(read_lists(path)) == 99
@@ -71,7 +67,7 @@ def test_invalid_lines_up_to_the_accepted_share_are_logged_and_skipped(
 
 
 @pytest.mark.parametrize("text", ["", "\n", "[]"])
-def test_empty_file_is_refused(tmp_path: Path, text: str) -> None:
+def test_empty_file_is_refused(tmp_path, text):
     path = tmp_path / "lists.jsonl"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(CollectionError, match=r"lists\.jsonl holds no lists"):
@@ -103,7 +99,7 @@ def parsed(tmp_path: Path) -> Parse:
     return parse
 
 
-def test_identifiers_of_conversations_are_numbers_or_letters(parsed: Parse) -> None:
+def test_identifiers_of_conversations_are_numbers_or_letters(parsed):
     for first, second in ("12", "AB"):
         item = parsed(conversation(prompt(f"[{first}] one", f"[{second}] two"), f"[{second}] > [{first}]"))
         assert item == TrainingList(
@@ -111,7 +107,7 @@ def test_identifiers_of_conversations_are_numbers_or_letters(parsed: Parse) -> N
         )
 
 
-def test_messages_with_a_turn_for_each_passage(parsed: Parse) -> None:
+def test_messages_with_a_turn_for_each_passage(parsed):
     turns = [
         ("user", "I will show passages. Relevance to query: why so."), ("assistant", "Go on."),
         ("user", "[1] one"), ("assistant", "Received passage [1]."),
@@ -135,12 +131,12 @@ def test_messages_with_a_turn_for_each_passage(parsed: Parse) -> None:
         ("no full stop \nRank the 2 passages above", "no full stop"),
     ],
 )
-def test_query_ends_before_the_instruction(parsed: Parse, written: str, query: str) -> None:
+def test_query_ends_before_the_instruction(parsed, written, query):
     item = parsed(conversation(prompt("[1] one", "[2] two", end=f"Search Query: {written}"), "[1] > [2]"))
     assert item.query.text == query
 
 
-def test_numbered_lines_in_a_list_of_letters_are_text_and_the_reverse(parsed: Parse) -> None:
+def test_numbered_lines_in_a_list_of_letters_are_text_and_the_reverse(parsed):
     letters = parsed(conversation(prompt("[A] steps:", "[1] stir", "[2] bake", "[B] two"), "[B] > [A]"))
     assert texts_of(letters) == {"A": "steps:\n[1] stir\n[2] bake", "B": "two"}
     numbers = parsed(conversation(prompt("[1] answers:", "[A] yes", "[2] two"), "[2] > [1]"))
@@ -155,7 +151,7 @@ def test_numbered_lines_in_a_list_of_letters_are_text_and_the_reverse(parsed: Pa
         ("[1] one\n[2] two", "[1] > [2]", "no line that starts with 'Search Query:'"),
     ],
 )
-def test_conversation_that_cannot_be_read_is_refused(parsed: Parse, question: str, answer: str, reason: str) -> None:
+def test_conversation_that_cannot_be_read_is_refused(parsed, question, answer, reason):
     with pytest.raises(CollectionError, match=reason):
         parsed(conversation(question, answer))
 
@@ -173,9 +169,7 @@ def pe_rank_row(ranking: list[int], *texts: str, marks: int = 3, key: str = "mes
 @pytest.mark.parametrize("key", ["messages_w_content", "messages_wo_content", "messages"])
 @pytest.mark.parametrize("ranking", [[2, 0, 1], [3, 1, 2]])
 @pytest.mark.parametrize("again", [(), ("c", "a", "b")])
-def test_rows_of_pe_rank_have_their_texts_once_or_again_in_the_order_of_the_ranking(
-    parsed: Parse, ranking: list[int], again: tuple[str, ...], key: str
-) -> None:
+def test_rows_of_pe_rank_have_their_texts_once_or_again_in_the_order_of_the_ranking(parsed, ranking, again, key):
     item = parsed(pe_rank_row(ranking, "a", "b", "c", *again, key=key))
     passages = tuple(Passage(str(place), text) for place, text in enumerate("abc", start=1))
     assert item == TrainingList(Query("why so", "lists.jsonl:1"), passages, (2.0, 1.0, 3.0))
@@ -194,14 +188,12 @@ def test_rows_of_pe_rank_have_their_texts_once_or_again_in_the_order_of_the_rank
         ({"query": "q", "document": ["a", "b"], "ranking": [0, 1]}, "ranking .0, 1., which counts from 1"),
     ],
 )
-def test_row_of_other_passages_than_its_ranking_is_refused(parsed: Parse, row: object, reason: str) -> None:
+def test_row_of_other_passages_than_its_ranking_is_refused(parsed, row, reason):
     with pytest.raises(CollectionError, match=reason):
         parsed(row)
 
 
-def test_rows_of_e2rank_count_from_1_and_their_instructions_are_said_to_be_one(
-    parsed: Parse, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_rows_of_e2rank_count_from_1_and_their_instructions_are_said_to_be_one(parsed, caplog):
     row = {"query": "q", "document": ["a", "b", "c"], "ranking": [3, 1, 2], "source": "nq"}
     assert parsed(row) == TrainingList(
         Query("q", "lists.jsonl:1"), tuple(Passage(str(n), text) for n, text in enumerate("abc", 1)), (2.0, 1.0, 3.0)
@@ -218,7 +210,7 @@ def request_row(query_id: str) -> dict[str, object]:
     return {"query": {"text": "flea life", "qid": query_id}, "candidates": candidates}
 
 
-def test_requests_get_the_grades_of_their_qrels_and_0_when_unjudged_or_below_0(tmp_path: Path) -> None:
+def test_requests_get_the_grades_of_their_qrels_and_0_when_unjudged_or_below_0(tmp_path):
     requests = write(tmp_path / "requests.jsonl", request_row("7"))
     qrels = tmp_path / "qrels.txt"
     qrels.write_text("7 0 c 3\n7 0 b -2\n7 0 a 1\n7 0 not-retrieved 2\n8 0 b 1\n", encoding="utf-8")
@@ -227,7 +219,7 @@ def test_requests_get_the_grades_of_their_qrels_and_0_when_unjudged_or_below_0(t
     assert [passage.doc_id for passage in item.passages] == ["a", "b", "c"]
 
 
-def test_judged_ids_have_the_form_of_the_requests(tmp_path: Path) -> None:
+def test_judged_ids_have_the_form_of_the_requests(tmp_path):
     """With white space between the columns, %20 is a space, unless the ids of the requests hold the code."""
     row: Any = request_row("my%20q")
     row["candidates"][1]["docid"] = "https://x.example/a%20flea"
@@ -236,7 +228,7 @@ def test_judged_ids_have_the_form_of_the_requests(tmp_path: Path) -> None:
     assert item.relevance == (0.0, 2.0, 0.0)
 
 
-def test_lists_without_unequal_relevance_are_left_out_with_their_number(caplog: pytest.LogCaptureFixture) -> None:
+def test_lists_without_unequal_relevance_are_left_out_with_their_number(caplog):
     passages = Passage("a", "A flea."), Passage("b", "Deserts.")
     same, unequal = (TrainingList(Query("flea"), passages, relevance) for relevance in ((1.0, 1.0), (-1.0, 0.0)))
     assert graded([same, unequal, same], "lists.jsonl") == [unequal]
@@ -246,9 +238,7 @@ def test_lists_without_unequal_relevance_are_left_out_with_their_number(caplog: 
 
 
 @pytest.mark.parametrize(("third", "scores"), [(-2.5, (1.0, 1.0, -2.5)), (None, ())])
-def test_requests_keep_the_scores_if_all_candidates_have_one(
-    tmp_path: Path, third: float | None, scores: tuple[float, ...]
-) -> None:
+def test_requests_keep_the_scores_if_all_candidates_have_one(tmp_path, third, scores):
     row: Any = request_row("7")
     row["candidates"][2]["score"] = third
     (tmp_path / "qrels.txt").write_text("7 0 c 3\n", encoding="utf-8")
@@ -257,7 +247,7 @@ def test_requests_keep_the_scores_if_all_candidates_have_one(
     assert item.select([2, 0]).scores == tuple(scores[place] for place in (2, 0) if scores)
 
 
-def test_request_without_judgements_is_invalid(tmp_path: Path) -> None:
+def test_request_without_judgements_is_invalid(tmp_path):
     requests = write(tmp_path / "requests.jsonl", request_row("7"))
     (tmp_path / "qrels.txt").write_text("8 0 a 1\n", encoding="utf-8")
     with pytest.raises(CollectionError, match="no judgement for query '7'"):
@@ -281,13 +271,13 @@ def training_lists(draw: st.DrawFn) -> TrainingList:
 
 
 @given(lists=st.lists(training_lists(), min_size=1, max_size=3))
-def test_written_lists_are_read_back(tmp_path_factory: pytest.TempPathFactory, lists: list[TrainingList]) -> None:
+def test_written_lists_are_read_back(tmp_path_factory, lists):
     path = tmp_path_factory.mktemp("lists") / "lists.jsonl"
     assert write_lists(path, lists) == len(lists)
     assert list(read_lists(path)) == lists
 
 
-def test_lists_for_which_there_is_no_space_leave_the_file_as_it_was(tmp_path: Path) -> None:
+def test_lists_for_which_there_is_no_space_leave_the_file_as_it_was(tmp_path):
     path = tmp_path / "lists.jsonl"
     passages = (Passage("a", "text " * 200), Passage("b", "other"))
     item = TrainingList(Query("q", query_id="1"), passages, (1.0, 0.0))

@@ -1,7 +1,5 @@
 """Batches and losses of PE-Rank: the prompts, embeddings and scores of serving; alignment of the projector."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -60,7 +58,7 @@ def base_and_collator(
 
 
 @pytest.mark.parametrize("template", [None, SHORT, WITH_TEXT])
-def test_prompts_are_those_of_serving(encoder: Encoder, checkpoint: Path, tmp_path: Path, template: str | None) -> None:
+def test_prompts_are_those_of_serving(encoder, checkpoint, tmp_path, template):
     folder = checkpoint if template is None else write_published(tmp_path / "published", encoder, template=template)
     _, collator = base_and_collator(folder, encoder)
     ranker = PERankRanker(folder, encoder, "cpu", passage_text_tokens=4)
@@ -70,7 +68,7 @@ def test_prompts_are_those_of_serving(encoder: Encoder, checkpoint: Path, tmp_pa
         assert tuple(prompt_ids(collator.prompts, item)) == served
 
 
-def test_embeddings_are_those_of_serving(encoder: Encoder, checkpoint: Path) -> None:
+def test_embeddings_are_those_of_serving(encoder, checkpoint):
     lists = training_lists(3)
     model, collator = base_and_collator(checkpoint, encoder)
     batch = collator(lists)
@@ -85,7 +83,7 @@ def test_embeddings_are_those_of_serving(encoder: Encoder, checkpoint: Path) -> 
         torch.testing.assert_close(passages[row, : len(item.passages)], projected[1:], atol=1e-5, rtol=0)
 
 
-def test_window_wider_than_the_model_is_refused(encoder: Encoder, checkpoint: Path) -> None:
+def test_window_wider_than_the_model_is_refused(encoder, checkpoint):
     _, collator = base_and_collator(checkpoint, encoder)
     item = training_lists(2)[1]
     needed = len(prompt_ids(collator.prompts, item))
@@ -93,7 +91,7 @@ def test_window_wider_than_the_model_is_refused(encoder: Encoder, checkpoint: Pa
         replace(collator, context_tokens=needed - 1)([item])
 
 
-def test_template_that_shows_the_text_already_is_refused(tmp_path: Path) -> None:
+def test_template_that_shows_the_text_already_is_refused(tmp_path):
     path = tmp_path / "text.yaml"
     path.write_text(WITH_TEXT)
     with pytest.raises(ConfigError, match=r"shows \{text\} already"):
@@ -108,7 +106,7 @@ def test_template_that_shows_the_text_already_is_refused(tmp_path: Path) -> None
         ("[{candidate}, a vector] ", "[{candidate} {text}, a vector] "),
     ],
 )
-def test_text_follows_the_bracket_around_the_vector(body: str, shown: str) -> None:
+def test_text_follows_the_bracket_around_the_vector(body, shown):
     assert with_text(replace(load_template("pe_rank"), body=body)).body == shown
 
 
@@ -128,7 +126,7 @@ def model_and_batch(folder: Path, encoder: Encoder, stepwise: bool = False) -> t
 
 
 @pytest.mark.parametrize("decoding", ["one_step", "dynamic"])
-def test_scores_are_those_of_serving(folder: Path, encoder: Encoder, decoding: str) -> None:
+def test_scores_are_those_of_serving(folder, encoder, decoding):
     model, batch = model_and_batch(folder, encoder)
     scores = PEObjective(listmle, stepwise=decoding == "dynamic").scores(model, batch)
     ranker = PERankRanker(folder, encoder, "cpu", decoding=decoding)  # type: ignore[arg-type]
@@ -141,7 +139,7 @@ def test_scores_are_those_of_serving(folder: Path, encoder: Encoder, decoding: s
         torch.testing.assert_close(own, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_later_steps_read_the_choices_of_the_teacher(folder: Path, encoder: Encoder) -> None:
+def test_later_steps_read_the_choices_of_the_teacher(folder, encoder):
     """Row k equals the scores after a prompt with the teacher's first k passages appended."""
     model, batch = model_and_batch(folder, encoder, stepwise=True)
     objective = PEObjective(stepwise_listmle, stepwise=True)
@@ -156,7 +154,7 @@ def test_later_steps_read_the_choices_of_the_teacher(folder: Path, encoder: Enco
 
 
 @pytest.mark.parametrize("stepwise", [False, True])
-def test_loss_is_the_weighted_sum_of_its_parts(folder: Path, encoder: Encoder, stepwise: bool) -> None:
+def test_loss_is_the_weighted_sum_of_its_parts(folder, encoder, stepwise):
     model, batch = model_and_batch(folder, encoder, stepwise)
     loss = stepwise_listmle if stepwise else listmle
     vectors, with_text, with_kl, full = (
@@ -168,7 +166,7 @@ def test_loss_is_the_weighted_sum_of_its_parts(folder: Path, encoder: Encoder, s
     assert with_text - vectors != vectors
 
 
-def test_stepwise_divergence_is_the_sum_over_steps_of_the_remaining_passages(folder: Path, encoder: Encoder) -> None:
+def test_stepwise_divergence_is_the_sum_over_steps_of_the_remaining_passages(folder, encoder):
     model, batch = model_and_batch(folder, encoder, stepwise=True)
     objective = PEObjective(stepwise_listmle, stepwise=True, kl_weight=1)
     plain, text = objective._scores(model, batch), objective._scores(model, batch, "text_")
@@ -184,7 +182,7 @@ def test_stepwise_divergence_is_the_sum_over_steps_of_the_remaining_passages(fol
     torch.testing.assert_close(found, torch.stack(expected).mean(), atol=1e-4, rtol=1e-4)
 
 
-def test_divergence_in_one_step_has_no_gradient_for_the_scores_with_text(folder: Path, encoder: Encoder) -> None:
+def test_divergence_in_one_step_has_no_gradient_for_the_scores_with_text(folder, encoder):
     _, batch = model_and_batch(folder, encoder)
     scores = torch.randn(6, 5, requires_grad=True)
     text_scores = torch.randn(6, 5, requires_grad=True)
@@ -210,7 +208,7 @@ def collator(base: PEBase, encoder: Encoder) -> AlignCollator:
     return AlignCollator(prompts, table, base.tokenizer)
 
 
-def test_text_follows_one_vector(base: PEBase, collator: AlignCollator) -> None:
+def test_text_follows_one_vector(base, collator):
     batch = collator(TEXTS)
     assert ((batch["input_ids"] == PASSAGE_SLOT).sum(dim=1) == 1).all()
     answer = batch["labels"][1][batch["labels"][1] != IGNORE_INDEX]
@@ -218,7 +216,7 @@ def test_text_follows_one_vector(base: PEBase, collator: AlignCollator) -> None:
     assert answer[-1] == base.tokenizer.eos_token_id
 
 
-def test_answer_is_divided_into_tokens_as_in_the_whole_conversation(base: PEBase, collator: AlignCollator) -> None:
+def test_answer_is_divided_into_tokens_as_in_the_whole_conversation(base, collator):
     turns = {TEXTS[0]: AlignTurns("Read ", " aloud.", "[One] sentence.")}
     ids = replace(collator, turns=turns)(TEXTS[:1])["input_ids"][0]
     said = [("user", "Read <PLACEHOLDER> aloud."), ("assistant", "[One] sentence.")]
@@ -229,7 +227,7 @@ def test_answer_is_divided_into_tokens_as_in_the_whole_conversation(base: PEBase
     assert collator(TEXTS[:1])["input_ids"][0].tolist() != ids.tolist()
 
 
-def test_loss_is_the_mean_over_all_tokens_of_texts(base: PEBase, collator: AlignCollator) -> None:
+def test_loss_is_the_mean_over_all_tokens_of_texts(base, collator):
     """Compared with one text at a time and logits at every position."""
     batch = collator(TEXTS)
     loss = AlignObjective().terms(base.model, batch).sum()

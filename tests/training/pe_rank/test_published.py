@@ -1,7 +1,5 @@
 """The layout that the code of PE-Rank's authors reads: equal after a round trip, and complete for a causal LM."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -48,7 +46,7 @@ def settings(folder: Path) -> dict[str, Any]:
     return dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
 
 
-def test_round_trip_of_the_published_layout_changes_nothing(encoder: Encoder, tmp_path: Path) -> None:
+def test_round_trip_of_the_published_layout_changes_nothing(encoder, tmp_path):
     base = write_published(tmp_path / "base", encoder)
     rope = settings(base)["rope_parameters"]
     stated = {key: value for key, value in settings(base).items() if key not in ("rope_parameters", "dtype")}
@@ -66,9 +64,7 @@ def test_round_trip_of_the_published_layout_changes_nothing(encoder: Encoder, tm
 
 
 @pytest.mark.parametrize("kind", ["causal LM", "aligned", "adapted", "ours"])
-def test_any_base_becomes_a_complete_checkpoint_that_ranks_as_in_our_layout(
-    encoder: Encoder, tmp_path: Path, kind: str
-) -> None:
+def test_any_base_becomes_a_complete_checkpoint_that_ranks_as_in_our_layout(encoder, tmp_path, kind):
     lm = base = write_causal_lm(tmp_path / "lm", "mistral", metaspace("instruct"))
     if kind != "causal LM":
         write = write_adapted if kind == "adapted" else write_aligned
@@ -97,7 +93,7 @@ def test_any_base_becomes_a_complete_checkpoint_that_ranks_as_in_our_layout(
     assert not {"template", "encoder_sha256", "rope_parameters", "dtype"} & config.keys()
 
 
-def test_aligned_projector_is_written_alone_and_read_back(encoder: Encoder, tmp_path: Path) -> None:
+def test_aligned_projector_is_written_alone_and_read_back(encoder, tmp_path):
     base = write_causal_lm(tmp_path / "lm", "mistral", metaspace("instruct"))
     loaded = load_pe_base(base, encoder, None)
     loaded.model.layout = published_layout(loaded, encoder, "align")
@@ -120,9 +116,7 @@ def test_aligned_projector_is_written_alone_and_read_back(encoder: Encoder, tmp_
         ({"encoder_name": "other/encoder"}, "was trained for encoder other/encoder"),
     ],
 )
-def test_projector_without_its_language_model_is_refused(
-    encoder: Encoder, tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
+def test_projector_without_its_language_model_is_refused(encoder, tmp_path, changes, message):
     aligned = write_aligned(
         tmp_path / "aligned", write_causal_lm(tmp_path / "lm", "mistral", metaspace("instruct")), encoder
     )
@@ -131,7 +125,7 @@ def test_projector_without_its_language_model_is_refused(
         load_pe_base(aligned, encoder, None)
 
 
-def test_model_that_their_code_does_not_have_is_refused(encoder: Encoder, checkpoint: Path, tmp_path: Path) -> None:
+def test_model_that_their_code_does_not_have_is_refused(encoder, checkpoint, tmp_path):
     qwen = load_pe_base(write_causal_lm(tmp_path / "lm", "qwen3", metaspace("instruct")), encoder, None)
     with pytest.raises(ConfigError, match="reads llama and mistral, not qwen3; leave --layout out"):
         published_layout(qwen, encoder, "rank")
@@ -139,7 +133,7 @@ def test_model_that_their_code_does_not_have_is_refused(encoder: Encoder, checkp
         published_layout(load_pe_base(checkpoint, encoder, None), encoder, "rank")
 
 
-def test_decoding_that_their_code_does_not_have_is_refused() -> None:
+def test_decoding_that_their_code_does_not_have_is_refused():
     with pytest.raises(ConfigError, match="is trained by --decoding dynamic"):
         PERankArguments(lists="lists", base="base", layout="published")
     assert PERankArguments(lists="lists", base="base", layout="published", objective="align").decoding == "one_step"

@@ -1,9 +1,6 @@
 """`train-pe-rank` from its arguments to a folder that is served."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +65,7 @@ def losses(run: Path, step: int = 16) -> list[float]:
     return [entry["loss"] for entry in state["log_history"] if "loss" in entry]
 
 
-def test_result_is_served_and_described_by_its_manifest(trained: Path, encoder: Encoder) -> None:
+def test_result_is_served_and_described_by_its_manifest(trained, encoder):
     manifest = read_manifest(trained)  # checks weights and template
     assert manifest is not None
     assert (manifest.ranker, manifest.window_size, manifest.passage_tokens) == ("pe-rank", 5, 0)
@@ -80,16 +77,14 @@ def test_result_is_served_and_described_by_its_manifest(trained: Path, encoder: 
     assert (manifest.instructions, ranker.info.reads_instruction) == (0, False)
 
 
-def test_result_does_not_store_the_token_embeddings_of_the_encoder(trained: Path, checkpoint: Path) -> None:
+def test_result_does_not_store_the_token_embeddings_of_the_encoder(trained, checkpoint):
     before, after = (load_file(folder / "model.safetensors") for folder in (checkpoint, trained))
     assert after.keys() == before.keys()
     assert not torch.equal(after["projector.down.weight"], before["projector.down.weight"])
 
 
 @pytest.mark.parametrize("decoding", ["one_step", "dynamic"])
-def test_training_lowers_the_loss(
-    trained: Path, checkpoint: Path, encoder: Encoder, lists: Path, tmp_path: Path, decoding: str
-) -> None:
+def test_training_lowers_the_loss(trained, checkpoint, encoder, lists, tmp_path, decoding):
     run = trained.parent
     if decoding == "dynamic":
         run = train_pe_rank(arguments(checkpoint, lists, decoding=decoding), long_run(tmp_path / "run"), encoder).parent
@@ -97,7 +92,7 @@ def test_training_lowers_the_loss(
     assert sum(history[-5:]) < 0.9 * sum(history[:5])
 
 
-def test_adapter_is_merged_into_the_result(checkpoint: Path, encoder: Encoder, lists: Path, tmp_path: Path) -> None:
+def test_adapter_is_merged_into_the_result(checkpoint, encoder, lists, tmp_path):
     final = train_pe_rank(arguments(checkpoint, lists, lora_rank=2), settings(tmp_path / "run"), encoder)
     before, after = (load_file(folder / "model.safetensors") for folder in (checkpoint, final))
     assert before.keys() == after.keys()
@@ -106,9 +101,7 @@ def test_adapter_is_merged_into_the_result(checkpoint: Path, encoder: Encoder, l
     )
 
 
-def test_noise_on_the_embeddings_changes_the_training(
-    checkpoint: Path, encoder: Encoder, lists: Path, tmp_path: Path
-) -> None:
+def test_noise_on_the_embeddings_changes_the_training(checkpoint, encoder, lists, tmp_path):
     weights = list[dict[str, torch.Tensor]]()
     for name, flags in (("plain", {}), ("noisy", {"neftune_noise_alpha": 5, "gradient_checkpointing": True})):
         run = settings(tmp_path / name, max_steps=1, **flags)
@@ -116,9 +109,7 @@ def test_noise_on_the_embeddings_changes_the_training(
     assert any(not torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
-def test_published_layout_trains_with_text_and_keeps_its_own_vocabulary(
-    encoder: Encoder, lists: Path, tmp_path: Path
-) -> None:
+def test_published_layout_trains_with_text_and_keeps_its_own_vocabulary(encoder, lists, tmp_path):
     base = write_published(tmp_path / "published", encoder, template=SHORT)
     with_text = arguments(base, lists, text_weight=1.0, kl_weight=0.2)
     final = train_pe_rank(with_text, settings(tmp_path / "run"), encoder)
@@ -127,7 +118,7 @@ def test_published_layout_trains_with_text_and_keeps_its_own_vocabulary(
     assert PERankRanker(final, encoder, "cpu").info.max_window_size > 2
 
 
-def test_causal_lm_is_aligned_and_then_trained_to_rank(encoder: Encoder, lists: Path, tmp_path: Path) -> None:
+def test_causal_lm_is_aligned_and_then_trained_to_rank(encoder, lists, tmp_path):
     base = tmp_path / "base"
     write_causal_lm(base, "mistral", published_tokenizer())
     aligned = train_pe_rank(arguments(base, lists, objective="align"), long_run(tmp_path / "align"), encoder)
@@ -139,9 +130,7 @@ def test_causal_lm_is_aligned_and_then_trained_to_rank(encoder: Encoder, lists: 
     assert PERankRanker(ranked, encoder, "cpu").info.kind == "pe-rank"
 
 
-def test_published_layout_is_trained_from_its_alignment_and_served_as_their_code_decodes(
-    encoder: Encoder, lists: Path, tmp_path: Path
-) -> None:
+def test_published_layout_is_trained_from_its_alignment_and_served_as_their_code_decodes(encoder, lists, tmp_path):
     base = write_causal_lm(tmp_path / "base", "mistral", published_tokenizer())
     published: dict[str, Any] = {"layout": "published", "decoding": "dynamic"}
     aligned = train_pe_rank(
@@ -185,9 +174,7 @@ def of_a_wider_encoder(folder: Path, encoder: Encoder) -> None:
         (of_a_wider_encoder, "projector maps width 768 to 64, but the encoder's"),
     ],
 )
-def test_base_that_cannot_be_trained_is_named(
-    encoder: Encoder, lists: Path, tmp_path: Path, write: Callable[[Path, Encoder], None], message: str
-) -> None:
+def test_base_that_cannot_be_trained_is_named(encoder, lists, tmp_path, write, message):
     write(tmp_path / "base", encoder)
     with pytest.raises(CheckpointError, match=message):
         train_pe_rank(arguments(tmp_path / "base", lists), settings(tmp_path / "run"), encoder)
@@ -200,7 +187,7 @@ def test_base_that_cannot_be_trained_is_named(
         ({"objective": "align", "lora_rank": 4}, "are for --objective rank"),
     ],
 )
-def test_contradicting_arguments_are_refused(changed: dict[str, Any], message: str) -> None:
+def test_contradicting_arguments_are_refused(changed, message):
     with pytest.raises(ConfigError, match=message):
         arguments(Path("base"), Path("lists"), **changed)
 
@@ -213,8 +200,8 @@ def test_contradicting_arguments_are_refused(changed: dict[str, Any], message: s
     ],
 )
 def test_base_or_encoder_that_cannot_be_had_is_refused_before_the_lists_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: str, encoder: str, message: str
-) -> None:
+    tmp_path, monkeypatch, base, encoder, message
+):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ConfigError, match=message):
         train_pe_rank(arguments(Path(base), tmp_path / "no lists", encoder=encoder), settings(tmp_path / "run"))

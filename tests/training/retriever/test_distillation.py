@@ -1,7 +1,5 @@
 """`distill-retriever`: lists mined from an index, an index encoded anew, and runs that are killed and resumed."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -56,14 +54,12 @@ def by_length(pool: Pool, passages: Sequence[Passage]) -> tuple[float, ...]:
 @pytest.mark.parametrize(
     ("held_out", "counts"), [("all", "0 are left to train on and 4"), ("none", "4 are left to train on and 0 have")]
 )
-def test_split_without_training_or_held_out_queries_is_refused(
-    judged_queries: Path, index_folder: Path, held_out: str, counts: str
-) -> None:
+def test_split_without_training_or_held_out_queries_is_refused(judged_queries, index_folder, held_out, counts):
     with pytest.raises(ConfigError, match=counts):
         split_queries(judged_queries, held_out, index_folder)
 
 
-def test_judged_ids_have_the_form_of_queries_and_index(tmp_path: Path, encoder: Encoder) -> None:
+def test_judged_ids_have_the_form_of_queries_and_index(tmp_path, encoder):
     passages = [Passage("a%20flea", "A flea lives a year."), Passage("desert", "Deserts are dry.")]
     build_index(Collection("two", lambda: iter(passages)), tmp_path / "index", encoder)
     (tmp_path / "queries.jsonl").write_text('{"_id": "my%20q", "text": "fleas"}\n{"_id": "r", "text": "sand"}\n')
@@ -74,7 +70,7 @@ def test_judged_ids_have_the_form_of_queries_and_index(tmp_path: Path, encoder: 
     assert qrels == [Qrel("my%20q", "a%20flea", 2)]
 
 
-def test_list_has_the_passages_of_both_first_stages_once(index: Index, encoder: Encoder) -> None:
+def test_list_has_the_passages_of_both_first_stages_once(index, encoder):
     query, depth = Query("library that searches with BM25", "1"), 3
     (mined,) = mined_lists(index, encoder, [query], depth, by_length)
     found = [index.search(stage, [query], depth)[0] for stage in (FirstStage.DENSE, FirstStage.BM25)]
@@ -83,7 +79,7 @@ def test_list_has_the_passages_of_both_first_stages_once(index: Index, encoder: 
     assert mined.relevance == by_length(None, mined.passages)  # type: ignore[arg-type]
 
 
-def test_queries_that_find_nothing_are_named(index: Index, encoder: Encoder) -> None:
+def test_queries_that_find_nothing_are_named(index, encoder):
     with pytest.raises(CollectionError, match="none of 1 queries finds two passages"):
         list(mined_lists(index, encoder, [Query("moon", "1")], 1, by_length))
 
@@ -112,9 +108,7 @@ def kill_at_the_end(stage: str, done: int, total: int | None) -> None:
         raise Killed
 
 
-def test_new_index_finds_with_the_new_vectors_names_its_encoder_and_keeps_the_rest(
-    index_folder: Path, other: Encoder, tmp_path: Path
-) -> None:
+def test_new_index_finds_with_the_new_vectors_names_its_encoder_and_keeps_the_rest(index_folder, other, tmp_path):
     reencode(index_folder, tmp_path / "new", other, nothing)
     opened = Index(tmp_path / "new", other)
     passages = opened.store.passages(["flea", "moon", "cello"])
@@ -128,7 +122,7 @@ def test_new_index_finds_with_the_new_vectors_names_its_encoder_and_keeps_the_re
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
 
 
-def test_killed_encoding_resumes(index_folder: Path, other: Encoder, tmp_path: Path) -> None:
+def test_killed_encoding_resumes(index_folder, other, tmp_path):
     reencode(index_folder, tmp_path / "uninterrupted", other, nothing)
     with pytest.raises(Killed):
         reencode(index_folder, tmp_path / "killed", other, kill_at_the_end)
@@ -140,9 +134,7 @@ def test_killed_encoding_resumes(index_folder: Path, other: Encoder, tmp_path: P
     assert np.array_equal(*vectors)
 
 
-def test_vectors_of_another_encoder_are_not_reused(
-    index_folder: Path, encoder: Encoder, other: Encoder, tmp_path: Path
-) -> None:
+def test_vectors_of_another_encoder_are_not_reused(index_folder, encoder, other, tmp_path):
     with pytest.raises(Killed):
         reencode(index_folder, tmp_path / "new", other, kill_at_the_end)
     reencode(index_folder, tmp_path / "new", encoder, nothing)
@@ -214,7 +206,7 @@ def losses(work: Path, step: int) -> list[float]:
     return [entry["loss"] for entry in state["log_history"] if "loss" in entry]
 
 
-def test_result_is_an_encoder_and_an_index_that_names_it(finished: Path) -> None:
+def test_result_is_an_encoder_and_an_index_that_names_it(finished):
     encoder = Encoder(str(finished / "encoder"), "cpu")
     index = Index(finished / "index", encoder)
     assert index.manifest.encoder == encoder.id
@@ -222,7 +214,7 @@ def test_result_is_an_encoder_and_an_index_that_names_it(finished: Path) -> None
     assert index.search(FirstStage.HYBRID_RRF, [Query("flea")], 2)[0]
 
 
-def test_encoder_is_trained_and_keeps_its_layout(finished: Path, small: Encoder) -> None:
+def test_encoder_is_trained_and_keeps_its_layout(finished, small):
     before, after = (load_file(folder / "model.safetensors") for folder in (small.folder, finished / "encoder"))
     changed = {name for name in after if not before[name].equal(after[name])}
     assert after.keys() <= before.keys()
@@ -230,32 +222,30 @@ def test_encoder_is_trained_and_keeps_its_layout(finished: Path, small: Encoder)
     assert not any("embeddings" in name for name in changed)
 
 
-def test_held_out_queries_are_not_trained_on(finished: Path) -> None:
+def test_held_out_queries_are_not_trained_on(finished):
     taught = {item.query.query_id for item in read_lists(finished / "training" / "lists.jsonl")}
     assert taught == {f"q-{doc_id}" for doc_id in PASSAGES if doc_id not in HELD_OUT}
 
 
-def test_held_out_queries_are_measured_by_dense_retrieval(small_index: Path) -> None:
+def test_held_out_queries_are_measured_by_dense_retrieval(small_index):
     queries = [Query("how long does a flea live", "1"), Query("moon", "2")]
     qrels = [Qrel("1", "flea", 1), Qrel("2", "moon", 1), Qrel("2", "not-in-the-index", 1)]
     found = measure_dense(small_index, "cpu", queries, qrels)
     assert found.values("R@100") == [1.0, 0.5]
 
 
-def test_training_lowers_the_loss(ranked_by_a_reranker: Path) -> None:
+def test_training_lowers_the_loss(ranked_by_a_reranker):
     history = losses(ranked_by_a_reranker / "training", 10)
     assert sum(history[-3:]) < 0.9 * sum(history[:3])
 
 
-def test_teacher_may_be_a_reranker(ranked_by_a_reranker: Path) -> None:
+def test_teacher_may_be_a_reranker(ranked_by_a_reranker):
     """The identity ranker keeps the order of the candidates."""
     for item in read_lists(ranked_by_a_reranker / "training" / "lists.jsonl"):
         assert list(item.relevance) == list(range(len(item.passages), 0, -1))
 
 
-def test_run_killed_at_every_step_ends_with_the_same_weights(
-    finished: Path, small_index: Path, queries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_killed_at_every_step_ends_with_the_same_weights(finished, small_index, queries, tmp_path, monkeypatch):
     run = tmp_path / "run"
     calls: list[str] = []
     fatal: set[str] = set()
@@ -283,8 +273,8 @@ def test_run_killed_at_every_step_ends_with_the_same_weights(
 
 
 def test_killed_training_resumes_from_its_last_save_and_ends_with_its_result(
-    finished: Path, small_index: Path, queries: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    finished, small_index, queries, tmp_path, capsys
+):
     run = Path(shutil.copytree(finished, tmp_path / "run"))
     for path in (run / "encoder", run / "index", run / "training" / "checkpoint-3"):
         shutil.rmtree(path)
@@ -298,6 +288,6 @@ def test_killed_training_resumes_from_its_last_save_and_ends_with_its_result(
     assert gain.startswith("gain: ")
 
 
-def test_lists_of_one_passage_are_refused() -> None:
+def test_lists_of_one_passage_are_refused():
     with pytest.raises(ConfigError, match="use a --list-size of 2 or more"):
         RetrieverArguments(index="index", queries="queries", list_size=1)

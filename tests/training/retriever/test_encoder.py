@@ -1,9 +1,6 @@
 """Trainable encoder: the vectors of serving, an adapter that is merged on saving, and a loss on scaled cosines."""
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -41,7 +38,7 @@ def trained(encoder: Encoder, lora_rank: int) -> TrainableEncoder:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lora_rank", [0, 4])
-def test_untrained_model_gives_the_vectors_of_the_encoder(encoder: Encoder, lora_rank: int) -> None:
+def test_untrained_model_gives_the_vectors_of_the_encoder(encoder, lora_rank):
     """With the prompts that the collator writes."""
     settings = EncoderConfig(name=str(encoder.folder), query_prompt="query: ", document_prompt="passage: ")
     prompted = Encoder(settings, "cpu")
@@ -55,7 +52,7 @@ def test_untrained_model_gives_the_vectors_of_the_encoder(encoder: Encoder, lora
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lora_rank", [0, 4])
-def test_written_encoder_gives_the_vectors_that_were_trained(encoder: Encoder, tmp_path: Path, lora_rank: int) -> None:
+def test_written_encoder_gives_the_vectors_that_were_trained(encoder, tmp_path, lora_rank):
     model = trained(encoder, lora_rank)
     expected = vectors(model).detach().numpy()
     model.save_pretrained(tmp_path / "written")
@@ -76,14 +73,14 @@ class TwoAxes(nn.Module):
         return torch.stack([angles.cos(), angles.sin()], dim=1)
 
 
-def test_passage_of_two_lists_is_encoded_once(encoder: Encoder) -> None:
+def test_passage_of_two_lists_is_encoded_once(encoder):
     batch = RetrieverCollator(encoder.copy_tokenizer(), 16, Prompts())(LISTS)
     assert len(batch["input_ids"]) == 2 + 4
     assert batch["relevance"].tolist() == [[3, 1, 0, 0], [0, 2, 5, 1]]
     assert batch["mask"].tolist() == [[True, True, False, False], [False, True, True, True]]
 
 
-def test_loss_reads_a_lists_own_passages_only(encoder: Encoder) -> None:
+def test_loss_reads_a_lists_own_passages_only(encoder):
     batch = RetrieverCollator(encoder.copy_tokenizer(), 16, Prompts())(LISTS)
     objective = RetrieverObjective(kl)
     expected = kl(objective.scores(TwoAxes(), batch), batch["relevance"], batch["mask"])

@@ -1,7 +1,5 @@
 """Losses and gradients that each of two processes finds, for their comparison with one process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

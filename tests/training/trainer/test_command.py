@@ -1,7 +1,5 @@
 """One process, and the messages of one of several; test_processes.py compares two processes with one."""
 
-from __future__ import annotations
-
 import logging
 import os
 import subprocess
@@ -16,9 +14,7 @@ from rerank.commands.run import console
 
 
 @pytest.mark.parametrize(("rank", "level", "is_quiet"), [("0", logging.INFO, False), ("1", logging.ERROR, True)])
-def test_only_the_first_process_logs_and_shows_progress(
-    monkeypatch: pytest.MonkeyPatch, rank: str, level: int, is_quiet: bool
-) -> None:
+def test_only_the_first_process_logs_and_shows_progress(monkeypatch, rank, level, is_quiet):
     monkeypatch.setenv("RANK", rank)
     monkeypatch.setattr(console, "quiet", False)
     logging.getLogger().handlers.clear()  # pytest's; the fixture of all tests restores them
@@ -27,7 +23,7 @@ def test_only_the_first_process_logs_and_shows_progress(
     assert found == [level, is_quiet]
 
 
-def test_lost_connection_names_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_connection_names_the_way_out(monkeypatch):
     monkeypatch.setenv("RANK", "1")
     gone = RuntimeError("[/src/third_party/gloo/gloo/transport/tcp/pair.cc:537] Connection reset by peer")
     for error in (gone, distributed.DistBackendError("NCCL timeout")):
@@ -37,7 +33,7 @@ def test_lost_connection_names_the_way_out(monkeypatch: pytest.MonkeyPatch) -> N
         report_lost_process(_raise(RuntimeError("shapes differ")))
 
 
-def test_process_of_several_is_not_finalized_in_which_gloo_may_abort_it() -> None:
+def test_process_of_several_is_not_finalized_in_which_gloo_may_abort_it():
     script = """
 import atexit, sys
 from rerank_training.trainer.command import run_training

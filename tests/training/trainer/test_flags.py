@@ -1,14 +1,10 @@
 """Command-line flags of the trainings."""
 
-from __future__ import annotations
-
 import logging
 import re
 import subprocess
 import sys
-from functools import partial
 from itertools import chain, product
-from pathlib import Path
 
 import pytest
 import torch
@@ -36,7 +32,7 @@ def called(*flags: str, app: CommandApp = train_first.args[0]) -> Result:
 
 
 @pytest.mark.parametrize("steps", [1, 8, 10, 25, 120, 400, 12_345])
-def test_about_ten_saves_and_evaluations_by_default(steps: int) -> None:
+def test_about_ten_saves_and_evaluations_by_default(steps):
     """At least one after every step of a short run."""
     state = TrainerState()
     state.compute_steps(parsed()[1], steps)
@@ -48,9 +44,7 @@ def test_about_ten_saves_and_evaluations_by_default(steps: int) -> None:
 @pytest.mark.parametrize(
     ("flags", "has_adapter", "rate"), [([], True, 5e-4), ([], False, 5e-5), (["--learning-rate", "3e-5"], True, 3e-5)]
 )
-def test_learning_rate_is_that_of_the_flag_or_of_what_is_trained(
-    flags: list[str], has_adapter: bool, rate: float
-) -> None:
+def test_learning_rate_is_that_of_the_flag_or_of_what_is_trained(flags, has_adapter, rate):
     _, settings = parsed(*flags)
     settings.complete_learning_rate(has_adapter)
     assert settings.learning_rate == rate
@@ -66,14 +60,14 @@ def test_learning_rate_is_that_of_the_flag_or_of_what_is_trained(
         (["--objective", "best"], "Invalid value for '--objective': 'best' is not one of 'lm', 'rank'"),
     ],
 )
-def test_wrong_flag_or_value_is_named(flags: list[str], message: str) -> None:
+def test_wrong_flag_or_value_is_named(flags, message):
     result = called(*REQUIRED, *flags)
     assert result.exit_code == 2
     assert message in result.output
 
 
 @pytest.mark.parametrize("command", [train_first, train_pe_rank, train_e2rank, distill_retriever])
-def test_help_and_log_say_the_alpha_of_an_adapter(command: partial[None], caplog: pytest.LogCaptureFixture) -> None:
+def test_help_and_log_say_the_alpha_of_an_adapter(command, caplog):
     assert "LoRA adapter (alpha is 32)" in " ".join(called("--help", app=command.args[0]).output.split())
     with caplog.at_level(logging.INFO):
         config = LlamaConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, vocab_size=9)
@@ -83,16 +77,14 @@ def test_help_and_log_say_the_alpha_of_an_adapter(command: partial[None], caplog
 
 
 @pytest.mark.parametrize("command", [train_first, train_pe_rank, distill_retriever])
-def test_unknown_loss_is_answered_with_all_names_before_anything_is_read(
-    command: partial[None], tmp_path: Path
-) -> None:
+def test_unknown_loss_is_answered_with_all_names_before_anything_is_read(command, tmp_path):
     needed = ["--index", "none", "--queries", "none"] if command is distill_retriever else REQUIRED[:4]
     result = called(*needed, "--output-dir", str(tmp_path / "run"), "--rank-loss", "mse", app=command.args[0])
     assert str(result.exception) == f"--rank-loss 'mse' is not one of {', '.join(RANK_LOSSES)}"
     assert not (tmp_path / "run").exists()
 
 
-def test_help_leaves_out_flags_of_transformers_that_few_runs_need() -> None:
+def test_help_leaves_out_flags_of_transformers_that_few_runs_need():
     few, every = called("--help"), called("--help-all")
     assert (few.exit_code, every.exit_code) == (0, 0)
     for ours in ("--lists", "--save-steps", "--bf16", "--help-all"):
@@ -105,7 +97,7 @@ def test_help_leaves_out_flags_of_transformers_that_few_runs_need() -> None:
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="needs a machine without a GPU")
 @pytest.mark.parametrize("flags", [["--fsdp"], ["--fsdp", "true"]])
-def test_fsdp_is_refused_on_a_cpu(flags: list[str]) -> None:
+def test_fsdp_is_refused_on_a_cpu(flags):
     with pytest.raises(ConfigError, match="--fsdp needs several processes with a GPU each"):
         parsed(*flags)
 
@@ -122,7 +114,7 @@ def test_fsdp_is_refused_on_a_cpu(flags: list[str]) -> None:
         ("\u043a", "not supported"),
     ],
 )
-def test_tracker_that_is_not_installed_is_named_before_a_model_is_loaded(tracker: str, problem: str) -> None:
+def test_tracker_that_is_not_installed_is_named_before_a_model_is_loaded(tracker, problem):
     """The Trainer said it in a traceback, after minutes of loading."""
     with pytest.raises(ConfigError, match=f"--report-to {tracker.strip()}: .*{problem}.*; or use none") as caught:
         parsed("--report-to", tracker)
@@ -151,9 +143,7 @@ def login(prompt):
         ("WANDB_MODE", "disabled", ""),
     ],
 )
-def test_tracker_without_a_login_is_named_before_a_model_is_loaded(
-    name: str, value: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tracker_without_a_login_is_named_before_a_model_is_loaded(name, value, problem, tmp_path, monkeypatch):
     """The tracker said it after the model was loaded."""
     (tmp_path / "wandb.py").write_text(WANDB, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
@@ -169,7 +159,7 @@ def test_tracker_without_a_login_is_named_before_a_model_is_loaded(
         parsed("--report-to", "wandb")
 
 
-def test_weights_of_an_encoder_are_not_left_out() -> None:
+def test_weights_of_an_encoder_are_not_left_out():
     _, settings = parsed()
     settings.check_loads_whole_models("distill-retriever")
     settings.fsdp_plugin_args = {"cpu_ram_efficient_loading": True}
@@ -191,7 +181,7 @@ for name, *words in map(str.split, sys.stdin):
 """
 
 
-def test_file_that_is_not_there_is_named_before_torch_is_imported(tmp_path: Path) -> None:
+def test_file_that_is_not_there_is_named_before_torch_is_imported(tmp_path):
     (lists := tmp_path / "lists.jsonl").touch()
     flags = ("--lists", "--eval-lists", "--qrels")
     given = {"--lists": str(lists), "--base": "b", "--output-dir": str(tmp_path / "run")}

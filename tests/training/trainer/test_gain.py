@@ -1,7 +1,5 @@
 """One line says whether a training gained, against what, and which weights it kept."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -22,9 +20,7 @@ START = [0.2, 0.4, 0.3, 0.5, 0.1, 0.3]
         ([], [0.1] * 6, "gain: unknown, as the start was not measured; kept: the weights of step 7", False),
     ],
 )
-def test_gain_is_against_the_start_and_names_the_weights(
-    before: list[float], added: list[float], expected: str, has_gained: bool
-) -> None:
+def test_gain_is_against_the_start_and_names_the_weights(before, added, expected, has_gained):
     after = [value + more for value, more in zip(START, added, strict=True)]
     line, found = gain_line(before, after, step=7)
     assert re.match(expected, line), line
@@ -35,7 +31,7 @@ def test_gain_is_against_the_start_and_names_the_weights(
     ("after", "p", "expected"),
     [(0.9, 0.01, ""), (0.9, 0.3, "gain: not shown"), (0.5, 1.0, "gain: none"), (0.4, 0.01, "gain: none")],
 )
-def test_distilled_encoder_without_a_gain_says_so(after: float, p: float, expected: str) -> None:
+def test_distilled_encoder_without_a_gain_says_so(after, p, expected):
     measured = {"p": {"R@100": p}, "before": {"mean": {"R@100": 0.5}}, "after": {"mean": {"R@100": after}}}
     line = distillation.gain_line(measured)
     assert line.startswith(expected)
@@ -54,7 +50,7 @@ class Counting:
         return [0.25, 0.75]
 
 
-def test_start_is_measured_once_and_not_again_by_a_resumed_run() -> None:
+def test_start_is_measured_once_and_not_again_by_a_resumed_run():
     trainer, state = Counting(), TrainerState(max_steps=9, is_world_process_zero=False)
     measure = InitialEvaluation(trainer)  # type: ignore[arg-type]
     measure.on_train_begin(None, state, None)

@@ -1,7 +1,5 @@
 """Steps as they are on a GPU, on a CPU: lengths of batches in buckets, and compiled layers. They equal a CPU's."""
 
-from __future__ import annotations
-
 import logging
 import shlex
 from collections.abc import Callable, Iterator, Sequence
@@ -75,9 +73,7 @@ def assert_trained_alike(found: dict[str, Tensor], expected: dict[str, Tensor], 
 
 
 @pytest.mark.slow
-def test_training_is_that_of_a_cpu(
-    train: Train, checkpoint: Path, compiler: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_is_that_of_a_cpu(train, checkpoint, compiler, tmp_path, monkeypatch):
     expected = weights_of(train(tmp_path / "cpu"))
     monkeypatch.setattr(ranking_trainer, "runs_on_gpu", lambda _: True)
     before = weights_of(tmp_path / "base" if (tmp_path / "base").is_dir() else checkpoint)
@@ -88,9 +84,7 @@ def test_training_is_that_of_a_cpu(
 
 
 @pytest.mark.slow
-def test_adapter_with_compiled_kernels_and_gradient_checkpointing_learns_as_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_adapter_with_compiled_kernels_and_gradient_checkpointing_learns_as_without(tmp_path, monkeypatch, caplog):
     inputs = write_inputs(tmp_path, 6)
     flags = shlex.split(
         "--lora-rank 2 --gradient-checkpointing --optim sgd --max-steps 2 --per-device-train-batch-size 3 "
@@ -110,7 +104,7 @@ def test_adapter_with_compiled_kernels_and_gradient_checkpointing_learns_as_with
 
 
 @pytest.mark.parametrize(("tokens", "padded"), [(1, 128), (128, 128), (129, 256), (257, 300), (300, 300), (301, 301)])
-def test_lengths_are_multiples_of_128_up_to_what_the_model_reads(tokens: int, padded: int) -> None:
+def test_lengths_are_multiples_of_128_up_to_what_the_model_reads(tokens, padded):
     names = ("input_ids", "text_input_ids", "prompt_ids", "attention_mask", "prompt_mask", "labels")
     others = {"relevance": torch.ones(2, 5), "vectors": torch.ones(2, 5, 7), "order": torch.ones(2, 5)}
     batch = dict.fromkeys(names, torch.ones(2, tokens, dtype=torch.long)) | others
@@ -123,7 +117,7 @@ def test_lengths_are_multiples_of_128_up_to_what_the_model_reads(tokens: int, pa
     assert all(found[name] is tensor for name, tensor in others.items())
 
 
-def test_positions_are_those_of_the_transformer_within() -> None:
+def test_positions_are_those_of_the_transformer_within():
     assert positions_of(nn.ModuleDict({"a": tiny_lm(), "b": nn.Linear(2, 2)})) == SIZES["max_position_embeddings"]
     assert positions_of(nn.Linear(2, 2)) > 10**6
 
@@ -131,7 +125,7 @@ def test_positions_are_those_of_the_transformer_within() -> None:
 # --- frozen weights
 
 
-def test_frozen_weights_are_halved_if_all_of_them_keep_their_values() -> None:
+def test_frozen_weights_are_halved_if_all_of_them_keep_their_values():
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)).requires_grad_(False)
     trained = model[1].weight.requires_grad_(True)
     halve_frozen_weights(model)
@@ -144,9 +138,7 @@ def test_frozen_weights_are_halved_if_all_of_them_keep_their_values() -> None:
 
 
 @pytest.mark.slow
-def test_adapter_on_weights_of_bfloat16_is_merged_without_losing_its_small_changes(
-    encoder: Encoder, tmp_path: Path
-) -> None:
+def test_adapter_on_weights_of_bfloat16_is_merged_without_losing_its_small_changes(encoder, tmp_path):
     base = write_published(tmp_path / "base", encoder, template=SHORT)
     weights = {name: weight.bfloat16() for name, weight in load_file(base / "model.safetensors").items()}
     save_file(weights, base / "model.safetensors", metadata={"format": "pt"})
@@ -179,7 +171,7 @@ def loss_of(model: nn.Module, tokens: int) -> float:
     return float(loss.detach())
 
 
-def test_all_layers_and_lengths_share_one_graph_and_evaluations_have_none(compiler: None) -> None:
+def test_all_layers_and_lengths_share_one_graph_and_evaluations_have_none(compiler):
     torch._dynamo.reset()
     torch._dynamo.reset()  # another test may have compiled the same layers
     torch._dynamo.utils.counters.clear()
@@ -196,7 +188,7 @@ def test_all_layers_and_lengths_share_one_graph_and_evaluations_have_none(compil
     assert counters["stats"]["unique_graphs"] == 1
 
 
-def test_compiled_layers_of_an_adapter_get_no_float_as_a_tensor_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_layers_of_an_adapter_get_no_float_as_a_tensor_on_the_cpu(monkeypatch):
     scalars: list[list[str]] = []
 
     def backend(graph: Any, inputs: Sequence[Any]) -> Any:
@@ -212,9 +204,7 @@ def test_compiled_layers_of_an_adapter_get_no_float_as_a_tensor_on_the_cpu(monke
     assert not any(scalars)
 
 
-def test_compiler_that_fails_leaves_the_layers_as_they_are(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_compiler_that_fails_leaves_the_layers_as_they_are(monkeypatch, caplog):
     def broken(*_: Any) -> Any:
         raise OSError("no compiler\nis installed")
 
@@ -229,7 +219,7 @@ def test_compiler_that_fails_leaves_the_layers_as_they_are(
     assert "no compiler is installed" in record.message
 
 
-def test_error_of_a_step_is_not_taken_for_one_of_the_compiler(caplog: pytest.LogCaptureFixture) -> None:
+def test_error_of_a_step_is_not_taken_for_one_of_the_compiler(caplog):
     """Nor is one after a first step that worked."""
     layers, calls = CompiledLayers(nn.Linear(2, 2)), list[int]()
 

@@ -1,7 +1,5 @@
 """nDCG@10 of windows, compared with ir-measures."""
 
-from __future__ import annotations
-
 import ir_measures
 import pytest
 import torch
@@ -22,7 +20,7 @@ def one(scores: list[float], relevance: list[float]) -> float:
     return ndcg_at_10(torch.tensor([scores]), torch.tensor([relevance]), mask).item()
 
 
-def test_random_windows_have_the_ndcg_of_ir_measures() -> None:
+def test_random_windows_have_the_ndcg_of_ir_measures():
     generator = torch.Generator().manual_seed(0)
     sizes = [2, 3, 9, 10, 11, 25]
     scores = torch.randn(len(sizes), 25, generator=generator)
@@ -34,11 +32,11 @@ def test_random_windows_have_the_ndcg_of_ir_measures() -> None:
     assert found == pytest.approx(expected, abs=1e-6)
 
 
-def test_equal_scores_keep_the_order_of_the_passages() -> None:
+def test_equal_scores_keep_the_order_of_the_passages():
     assert one([1.0] * 12, [3.0] + [0.0] * 11) == 1.0
     assert one([1.0] * 12, [0.0] * 11 + [3.0]) == 0.0
 
 
 @pytest.mark.parametrize("value", [0.0, 2.0, -2.0])
-def test_window_without_gains_has_ndcg_one(value: float) -> None:
+def test_window_without_gains_has_ndcg_one(value):
     assert one([3.0, 1.0, 2.0], [value] * 3) == 1.0

@@ -1,7 +1,5 @@
 """Trainings in two processes, which start, save, resume and end like one process with the same lists per step."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex
@@ -225,7 +223,7 @@ def found(inputs: Path, two: None) -> list[dict[str, Any]]:
     return [torch.load(inputs / f"{rank}.pt") for rank in range(2)]
 
 
-def test_process_that_loses_another_one_ends_with_one_line(killed: KilledRun) -> None:
+def test_process_that_loses_another_one_ends_with_one_line(killed):
     assert killed.codes == [1, -signal.SIGKILL], killed.stderr
     assert "error: process 0 lost the connection to another training process" in killed.stderr[0]
     assert "Traceback" not in killed.stderr[0]
@@ -234,9 +232,7 @@ def test_process_that_loses_another_one_ends_with_one_line(killed: KilledRun) ->
     assert not [path for path in killed.files if path.startswith("final")]
 
 
-def test_two_processes_train_first_like_one_even_if_one_of_them_is_killed(
-    inputs: Path, first: list[str], two: None
-) -> None:
+def test_two_processes_train_first_like_one_even_if_one_of_them_is_killed(inputs, first, two):
     one = first_run(inputs, inputs / "one", *first, *in_folder(inputs / "one", 4))
     found = logged(inputs / "two")
     assert_same_curve(found, logged(inputs / "one"))
@@ -247,14 +243,14 @@ def test_two_processes_train_first_like_one_even_if_one_of_them_is_killed(
     assert not list((inputs / "two").glob(".*"))
 
 
-def test_two_processes_train_e2rank_like_one(inputs: Path, e2rank: list[str], two: None) -> None:
+def test_two_processes_train_e2rank_like_one(inputs, e2rank, two):
     flags = [*e2rank, *in_folder(inputs / "one-e2rank", 4)]
     train_e2rank(*parse_arguments(E2RankArguments, *flags, run_flags_type=E2RankRunFlags))
     assert_same_curve(logged(inputs / "two-e2rank"), logged(inputs / "one-e2rank"))
     assert files(inputs / "two-e2rank") == files(inputs / "one-e2rank")
 
 
-def test_two_processes_distil_a_retriever_like_one(inputs: Path, retriever: list[str], two: None) -> None:
+def test_two_processes_distil_a_retriever_like_one(inputs, retriever, two):
     one, both = inputs / "one-retriever", inputs / "two-retriever"
     flags = [*retriever, *in_folder(one, 8)]
     distill_retriever(*parse_arguments(RetrieverArguments, *flags, run_flags_type=RetrieverRunFlags))
@@ -268,7 +264,7 @@ def test_two_processes_distil_a_retriever_like_one(inputs: Path, retriever: list
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_two_processes_have_the_loss_and_the_gradient_of_one(found: list[dict[str, Any]], name: str) -> None:
+def test_two_processes_have_the_loss_and_the_gradient_of_one(found, name):
     """The average of the gradients is one process's, so each is twice its part of it."""
     parts = [lists_of(rank) for rank in range(2)]
     scores, relevance, mask = (joined(*tensors) for tensors in zip(*parts, strict=True))
@@ -281,16 +277,14 @@ def test_two_processes_have_the_loss_and_the_gradient_of_one(found: list[dict[st
         assert gradient.abs().max() > 1e-3
 
 
-def test_first_process_is_the_main_one_and_rows_are_in_the_order_of_the_processes(found: list[dict[str, Any]]) -> None:
+def test_first_process_is_the_main_one_and_rows_are_in_the_order_of_the_processes(found):
     assert [(process["count"], process["main"]) for process in found] == [(2, True), (2, False)]
     for process in found:
         assert process["rows"].tolist() == [[1, 1], [2, 0], [2, 0]]
         assert process["nothing"] == 0
 
 
-def test_divided_model_has_the_loss_of_a_whole_one_and_the_main_process_gets_all_its_weights(
-    found: list[dict[str, Any]],
-) -> None:
+def test_divided_model_has_the_loss_of_a_whole_one_and_the_main_process_gets_all_its_weights(found):
     """As --fsdp divides it."""
     whole = tiny_lm()
     expected = stepped(whole)

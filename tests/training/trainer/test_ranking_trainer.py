@@ -1,7 +1,5 @@
 """A step of several batches is the step of one batch of all their lists."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,14 +64,14 @@ def stepped(folder: Path, size: int, **changed: Any) -> Tensor:
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_accumulated_batches_take_the_step_of_one_batch(tmp_path: Path, size: int) -> None:
+def test_accumulated_batches_take_the_step_of_one_batch(tmp_path, size):
     whole, parts = stepped(tmp_path, 4), stepped(tmp_path, size)
     torch.testing.assert_close(parts, whole)
     assert (whole - 1).abs().max() > 0.1
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640)])
-def test_files_of_a_save_have_the_mode_of_other_new_files(tmp_path: Path, umask: int, mode: int) -> None:
+def test_files_of_a_save_have_the_mode_of_other_new_files(tmp_path, umask, mode):
     before = os.umask(umask)
     try:
         stepped(tmp_path, 4, save_strategy="steps", save_steps=1)

@@ -1,7 +1,5 @@
 """Training runs that are killed, refused, or out of disk space: the files on disk, and how they are resumed."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -95,16 +93,14 @@ def saves(run: Path) -> dict[int, bool]:
 # --- killed
 
 
-def test_run_killed_between_saves_ends_with_the_same_weights(
-    inputs: Path, killed: Path, uninterrupted: dict[str, torch.Tensor], tmp_path: Path
-) -> None:
+def test_run_killed_between_saves_ends_with_the_same_weights(inputs, killed, uninterrupted, tmp_path):
     with killed_at_batch(-1) as seen:
         result = first_run(inputs, shutil.copytree(killed, tmp_path / "run"), *FLAGS)
     assert len(seen) == BATCHES - 6
     assert_same_weights(result, uninterrupted)
 
 
-def test_run_that_ctrl_c_stopped_resumes(inputs: Path, tmp_path: Path) -> None:
+def test_run_that_ctrl_c_stopped_resumes(inputs, tmp_path):
     flags = [*first_flags(inputs, tmp_path / "run", *FLAGS)]
     with killed_at_batch(7, KeyboardInterrupt):
         outcome = CliRunner().invoke(train_first.args[0], flags)
@@ -114,9 +110,7 @@ def test_run_that_ctrl_c_stopped_resumes(inputs: Path, tmp_path: Path) -> None:
     assert "resuming at step 3 of 8" in outcome.output
 
 
-def test_run_killed_while_it_saves_resumes_from_the_save_before(
-    inputs: Path, uninterrupted: dict[str, torch.Tensor], tmp_path: Path
-) -> None:
+def test_run_killed_while_it_saves_resumes_from_the_save_before(inputs, uninterrupted, tmp_path):
     """With --save-total-limit 1, the first save is removed only after the second one is complete."""
     flags = [*FLAGS, "--save-total-limit", "1"]
     with pytest.MonkeyPatch.context() as patch:
@@ -137,9 +131,7 @@ def test_run_killed_while_it_saves_resumes_from_the_save_before(
     assert saves(tmp_path / "run") == {8: True}
 
 
-def test_run_whose_newest_save_a_power_loss_cut_resumes_from_the_one_before(
-    inputs: Path, uninterrupted: dict[str, torch.Tensor], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_run_whose_newest_save_a_power_loss_cut_resumes_from_the_one_before(inputs, uninterrupted, tmp_path, caplog):
     run, flags = tmp_path / "run", [*FLAGS, "--save-total-limit", "2"]
     with killed_at_batch(13), pytest.raises(Killed):
         first_run(inputs, run, *flags)
@@ -176,15 +168,13 @@ def test_run_whose_newest_save_a_power_loss_cut_resumes_from_the_one_before(
         ("--seed", "1", "(--seed 42, now 1)"),
     ],
 )
-def test_run_with_other_arguments_is_not_resumed(
-    inputs: Path, killed: Path, flag: str, value: str, message: str
-) -> None:
+def test_run_with_other_arguments_is_not_resumed(inputs, killed, flag, value, message):
     with pytest.raises(ConfigError) as refused:
         first_run(inputs, killed, *FLAGS, flag, value)
     assert message in str(refused.value)
 
 
-def test_run_with_another_number_of_processes_is_not_resumed(tmp_path: Path) -> None:
+def test_run_with_another_number_of_processes_is_not_resumed(tmp_path):
     check_same_run(tmp_path, [], started=False)
     assert json.loads((tmp_path / "arguments.json").read_text(encoding="utf-8")) == {"num_processes": "1"}
     (tmp_path / "arguments.json").write_text('{"num_processes": "2"}', encoding="utf-8")
@@ -193,9 +183,7 @@ def test_run_with_another_number_of_processes_is_not_resumed(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("step", "steps"), [(9, None), (-1, None), ("3", None), (3, 2)])
-def test_run_is_not_resumed_from_a_save_beyond_its_last_step(
-    inputs: Path, killed: Path, tmp_path: Path, step: object, steps: int | None
-) -> None:
+def test_run_is_not_resumed_from_a_save_beyond_its_last_step(inputs, killed, tmp_path, step, steps):
     """It "trained" no step, and gave the weights of the save as the run's."""
     shutil.copytree(killed, run := tmp_path / "run")
     path = run / "checkpoint-3" / "trainer_state.json"
@@ -207,7 +195,7 @@ def test_run_is_not_resumed_from_a_save_beyond_its_last_step(
         first_run(inputs, run, *FLAGS, *length)
 
 
-def test_run_is_not_resumed_with_other_contents_of_its_files(inputs: Path, tmp_path: Path) -> None:
+def test_run_is_not_resumed_with_other_contents_of_its_files(inputs, tmp_path):
     shutil.copytree(inputs, own := tmp_path / "own")
     flags = [*FLAGS, "--eval-lists", str(own / "held-out.jsonl"), "--eval-steps", "3"]
     with killed_at_batch(7), pytest.raises(Killed):
@@ -224,7 +212,7 @@ def test_run_is_not_resumed_with_other_contents_of_its_files(inputs: Path, tmp_p
     assert changed == ["--base", "--eval-lists", "--lists"]
 
 
-def test_distillation_is_not_resumed_with_other_queries_or_another_index(tmp_path: Path) -> None:
+def test_distillation_is_not_resumed_with_other_queries_or_another_index(tmp_path):
     """The report of a resumed run names the hashes of the files as they are at its end."""
     for folder, name in (("data", "queries.jsonl"), ("index", "manifest.json")):
         (tmp_path / folder).mkdir()
@@ -239,9 +227,7 @@ def test_distillation_is_not_resumed_with_other_queries_or_another_index(tmp_pat
         (tmp_path / file).write_text("1")
 
 
-def test_resumed_run_says_so_and_may_log_differently_and_take_more_steps(
-    inputs: Path, killed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_resumed_run_says_so_and_may_log_differently_and_take_more_steps(inputs, killed, tmp_path, capsys, caplog):
     shutil.copytree(killed, run := tmp_path / "run")
     with killed_at_batch(-1) as seen:
         first_run(inputs, run, *FLAGS, "--max-steps", "5", "--logging-steps", "1", "--save-steps", "1")
@@ -252,7 +238,7 @@ def test_resumed_run_says_so_and_may_log_differently_and_take_more_steps(
     assert "--max-steps is 5, at the start it was -1" in caplog.text
 
 
-def test_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_folder_of_something_else_is_refused(tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").touch()
     with pytest.raises(ConfigError, match=r"thesis exists and is not the folder of a run: .*but chapter\.tex; choose"):
@@ -262,13 +248,13 @@ def test_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "thesis").iterdir()] == ["chapter.tex"]
 
 
-def test_finished_run_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+def test_finished_run_is_refused_before_anything_is_loaded(tmp_path):
     (tmp_path / "run" / "final").mkdir(parents=True)
     with pytest.raises(ConfigError, match="final exists: that run is finished; choose another --output-dir"):
         first_run(tmp_path / "no inputs", tmp_path / "run")
 
 
-def test_save_without_a_weight_is_refused_unless_another_one_is_tied_to_it(inputs: Path, tmp_path: Path) -> None:
+def test_save_without_a_weight_is_refused_unless_another_one_is_tied_to_it(inputs, tmp_path):
     """The best save is loaded at the end, and the newest one when a run is resumed."""
     config = AutoConfig.from_pretrained(inputs / "base", tie_word_embeddings=True)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "tied")
@@ -294,9 +280,7 @@ def test_save_without_a_weight_is_refused_unless_another_one_is_tied_to_it(input
 
 
 @pytest.mark.parametrize("part", ["_save_optimizer_and_scheduler", "_save"], ids=["torch", "safetensors"])
-def test_full_disk_names_the_way_out_and_keeps_the_last_complete_save(
-    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
-) -> None:
+def test_full_disk_names_the_way_out_and_keeps_the_last_complete_save(inputs, tmp_path, monkeypatch, part):
     original = getattr(Trainer, part)
 
     def save(self: Trainer, folder: str, *more: Any, **options: Any) -> None:
@@ -313,7 +297,7 @@ def test_full_disk_names_the_way_out_and_keeps_the_last_complete_save(
     assert saves(tmp_path / "run") == {3: True, 6: False}
 
 
-def test_full_disk_after_the_last_step_leaves_no_partial_result_and_costs_no_step(inputs: Path, tmp_path: Path) -> None:
+def test_full_disk_after_the_last_step_leaves_no_partial_result_and_costs_no_step(inputs, tmp_path):
     run, flags = tmp_path / "run", [*FLAGS, "--max-steps=4"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rerank_training.trainer.checkpoint.write_manifest", out_of_space)
@@ -332,7 +316,7 @@ def out_of_space(*_: Any) -> None:
 # --- steps, passes and saves
 
 
-def test_accumulated_batches_are_the_step_of_one_large_batch(inputs: Path, tmp_path: Path) -> None:
+def test_accumulated_batches_are_the_step_of_one_large_batch(inputs, tmp_path):
     flags = shlex.split("--objective rank --max-steps 1 --learning-rate 1e-2 --optim sgd --max-grad-norm 0")
     small = shlex.split("--per-device-train-batch-size 2 --gradient-accumulation-steps 4")
     large = shlex.split("--per-device-train-batch-size 8")
@@ -346,9 +330,7 @@ def test_accumulated_batches_are_the_step_of_one_large_batch(inputs: Path, tmp_p
         torch.testing.assert_close(found[name], expected[name], atol=1e-6, rtol=1e-4)
 
 
-def test_best_evaluation_is_saved_even_between_saves_and_named_in_the_summary(
-    inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_best_evaluation_is_saved_even_between_saves_and_named_in_the_summary(inputs, tmp_path, capsys):
     """Held-out nDCG is best at step 2 of 6; saves are requested at step 4 only."""
     means = iter([0.1, 0.2, 0.9, 0.3, 0.4, 0.1, 0.5])
     flags = shlex.split(
@@ -376,8 +358,8 @@ def test_best_evaluation_is_saved_even_between_saves_and_named_in_the_summary(
 
 @pytest.mark.parametrize(("device", "steps", "says"), [("cpu", 900, True), ("cpu", 3, False), ("cuda", 900, False)])
 def test_training_on_a_cpu_says_after_its_first_steps_how_long_the_others_take(
-    device: str, steps: int, says: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    device, steps, says, capsys, monkeypatch
+):
     times = iter([100.0, 112.0])
     monkeypatch.setattr("rerank_training.trainer.run.time.monotonic", lambda: next(times, 112.0))
     line, state = ProgressLineCallback(), TrainerState(max_steps=steps)

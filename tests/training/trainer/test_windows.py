@@ -1,7 +1,5 @@
 """Windows of a run: sampled with size, order and always a best passage; no query is trained on and held out."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,7 +46,7 @@ def windows_of(
     return TrainingWindows(lists, WindowSampling(6, 2, share).sample, epochs * len(lists), seed)
 
 
-def test_window_depends_on_seed_and_index_alone() -> None:
+def test_window_depends_on_seed_and_index_alone():
     lists = [numbered_list(9, str(number)) for number in range(7)]
     forward, backward = windows_of(lists), windows_of(lists)
     in_order = [forward[index] for index in range(14)]
@@ -57,7 +55,7 @@ def test_window_depends_on_seed_and_index_alone() -> None:
     assert [windows_of(lists, seed=4)[index] for index in range(14)] != in_order
 
 
-def test_each_epoch_shows_each_list_once_in_a_new_order() -> None:
+def test_each_epoch_shows_each_list_once_in_a_new_order():
     lists = [numbered_list(4, str(number)) for number in range(30)]
     windows = windows_of(lists, epochs=3)
     epochs = [[windows[30 * epoch + position].query.text for position in range(30)] for epoch in range(3)]
@@ -67,9 +65,7 @@ def test_each_epoch_shows_each_list_once_in_a_new_order() -> None:
 
 
 @given(n=st.integers(2, 12), smallest=st.integers(2, 5), wider=st.integers(0, 5), seed=st.integers(), data=st.data())
-def test_windows_hold_a_best_passage_and_fit_the_sizes(
-    n: int, smallest: int, wider: int, seed: int, data: st.DataObject
-) -> None:
+def test_windows_hold_a_best_passage_and_fit_the_sizes(n, smallest, wider, seed, data):
     best = tuple(data.draw(st.sets(st.integers(0, n - 1), min_size=1)))
     item = numbered_list(n, best=best)
     window = WindowSampling(smallest + wider, smallest, 0.5).sample(item, str(seed))
@@ -80,7 +76,7 @@ def test_windows_hold_a_best_passage_and_fit_the_sizes(
 
 
 @pytest.mark.parametrize(("share", "in_order"), [(0.0, 200), (1.0, 0)])
-def test_shuffled_share_of_windows_is_in_random_order(share: float, in_order: int) -> None:
+def test_shuffled_share_of_windows_is_in_random_order(share, in_order):
     """A random order of 20 passages is practically never the list's."""
     windows = TrainingWindows([numbered_list(30)], WindowSampling(20, 20, share).sample, n_windows=200, seed=0)
     assert sum(
@@ -88,7 +84,7 @@ def test_shuffled_share_of_windows_is_in_random_order(share: float, in_order: in
     ) == (in_order)
 
 
-def test_held_out_windows_are_the_first_passages_of_the_lists() -> None:
+def test_held_out_windows_are_the_first_passages_of_the_lists():
     held_out = held_out_windows(ListArguments(lists="", window_size=4), [numbered_list(9), numbered_list(2)])
     assert list(map(positions_of, held_out or ())) == [[0, 1, 2, 3], [0, 1]]
 
@@ -106,9 +102,7 @@ def read(folder: Path, held_out: list[TrainingList]) -> list[str]:
     return [item.query.text for item in kept]
 
 
-def test_lists_of_queries_that_are_trained_on_are_left_out_whatever_their_ids_and_passages(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_lists_of_queries_that_are_trained_on_are_left_out_whatever_their_ids_and_passages(tmp_path, caplog):
     trained = replace(LISTS[0], query=replace(LISTS[0].query, query_id="other"), passages=OTHERS[0].passages)
     assert read(tmp_path, [*OTHERS, trained]) == [item.query.text for item in OTHERS]
     (message,) = caplog.messages
@@ -116,12 +110,12 @@ def test_lists_of_queries_that_are_trained_on_are_left_out_whatever_their_ids_an
     assert message.endswith("they are left out")
 
 
-def test_query_with_another_instruction_is_another_one(tmp_path: Path) -> None:
+def test_query_with_another_instruction_is_another_one(tmp_path):
     other = replace(LISTS[0], query=Query(LISTS[0].query.text, instruction="the other way round"))
     assert read(tmp_path, [other]) == [LISTS[0].query.text]
 
 
-def test_training_lists_are_refused_as_held_out_lists(tmp_path: Path) -> None:
+def test_training_lists_are_refused_as_held_out_lists(tmp_path):
     with pytest.raises(ConfigError, match=r"3 of the 3 lists of --eval-lists .* so that nothing is held out"):
         read(tmp_path, LISTS)
 
@@ -129,9 +123,7 @@ def test_training_lists_are_refused_as_held_out_lists(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "smallest", "expected"), [(26, 26, (4, 4)), (20, 0, (4, 0)), (4, 2, (4, 2)), (3, 0, (3, 0))]
 )
-def test_windows_that_no_list_fills_become_those_of_the_longest_list_with_a_warning(
-    caplog: pytest.LogCaptureFixture, given: int, smallest: int, expected: tuple[int, int]
-) -> None:
+def test_windows_that_no_list_fills_become_those_of_the_longest_list_with_a_warning(caplog, given, smallest, expected):
     """The manifest of the result names the window that it is served with."""
     arguments = ListArguments(lists="my.jsonl", window_size=given, min_window_size=smallest)
     found = with_filled_windows(arguments, [*word_lists(2, passages=3), *word_lists(1, passages=4)], None)
@@ -140,12 +132,12 @@ def test_windows_that_no_list_fills_become_those_of_the_longest_list_with_a_warn
     assert (warned in caplog.text) == (given > 4)
 
 
-def test_base_with_a_manifest_keeps_windows_that_it_has_seen() -> None:
+def test_base_with_a_manifest_keeps_windows_that_it_has_seen():
     arguments = ListArguments(lists="", window_size=26)
     assert with_filled_windows(arguments, word_lists(2), read_manifest(bundled.FIRST)).window_size == 20
 
 
-def test_lists_without_unequal_relevance_are_neither_trained_on_nor_held_out(tmp_path: Path) -> None:
+def test_lists_without_unequal_relevance_are_neither_trained_on_nor_held_out(tmp_path):
     paths = {}
     for name, lists in (("lists", LISTS), ("eval_lists", OTHERS)):
         paths[name] = str(tmp_path / name)
