@@ -22,9 +22,10 @@ Run: TypeAlias = Mapping[str, Sequence[ScoredDoc]]
 
 #: The measure that systems are compared by.
 MAIN_MEASURE = str(nDCG @ 10)
-#: The highest grade of TREC Deep Learning, and the least share of grade 2 and above among the grades above 0:
-#: judgements with this highest grade and share are on its scale.
-_HIGHEST, _SHARE = 3, 0.25
+#: The highest grade of TREC Deep Learning.
+_DEEP_LEARNING_MAX_GRADE = 3
+#: Judgements on TREC Deep Learning's scale have at least this share of grades 2 and 3 among the grades above 0.
+_DEEP_LEARNING_MIN_SHARE = 0.25
 #: Columns of the costs with their decimal places. Latency is what the caller sees; prefill is what the model reads
 #: before it writes, decode what it writes token by token. From `windows` on, the numbers are means per query.
 COST_COLUMNS = {
@@ -39,8 +40,8 @@ COST_COLUMNS = {
     "decode tokens": 0,
     "decode ms": 0,
 }
-#: Number of truncated queries, and of kinds of warnings, that are named.
-_NAMED = 20
+#: At most this many truncated queries, and this many kinds of warnings, are named.
+_MAX_NAMED = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,8 @@ class Response:
         execution: the fields of the message Execution (rerank.proto) as JSON, `score_kind` and `preranker_score_kind`.
         wall_ms: latency.
         ended_at: Unix time in seconds.
-        preranker_scores: in a cascade, of the preranker, in the order of `doc_ids`, nan for one without; empty: none,
-            or they cannot be compared.
+        preranker_scores: in a cascade, the preranker's scores in the order of `doc_ids`; nan for a document that it
+            did not score. Empty without a cascade, or if the preranker's scores cannot be compared.
     """
 
     query_id: str
@@ -77,7 +78,7 @@ class Response:
 
 
 def by_rank(doc_ids: Iterable[str]) -> list[ScoredDoc]:
-    """Gives documents, best first, the scores that ir_measures sorts by."""
+    """Scores documents, which come best first, by minus their rank, because ir_measures sorts by score."""
     return [ScoredDoc(doc_id, -float(rank)) for rank, doc_id in enumerate(doc_ids)]
 
 
@@ -86,25 +87,28 @@ def measures_from(rel: int = 1) -> tuple[Measure, ...]:
     return (nDCG @ 10, RR(rel=rel) @ 10, AP(rel=rel) @ 100, R(rel=rel) @ 100, Judged @ 10)
 
 
-def least_relevant_grade(qrels: Iterable[Qrel], asked: int = 0) -> int:
+def least_relevant_grade(qrels: Iterable[Qrel], requested: int = 0) -> int:
     """The lowest grade that RR, AP and R count as relevant: 2 on the scale of TREC Deep Learning, otherwise 1.
 
-    Its scale goes from 0 to 3, and grade 1 means that a passage is about the query and does not answer it. It is taken
-    for that scale if 3 is the highest grade and a quarter of the grades above 0 are 2 or 3; in TREC's judgements half
-    of them are. A few high grades, as by mistake, do not decide.
+    TREC's scale goes from 0 to 3, and grade 1 means that a passage is about the query but does not answer it.
+    Judgements count as TREC's if 3 is their highest grade and at least a quarter of the grades above 0 are 2 or 3; in
+    TREC's judgements half of them are. A few high grades, which may be mistakes, do not decide.
 
     Args:
-        asked: this grade instead; 0: none.
+        requested: the grade that the user asks for; 0: decide by the judgements.
 
     Raises:
-        ConfigError: no judgement has the grade that is asked for, so that these measures would be 0.
+        ConfigError: `requested` exceeds the highest grade, so that every measure would be 0.
     """
     grades = [qrel.relevance for qrel in qrels if qrel.relevance > 0]
     highest = max(grades, default=0)
-    if asked > max(highest, 1):
-        raise ConfigError(f"--rel {asked} exceeds the highest grade {highest} of the judgements; use at most {highest}")
-    is_deep_learning = highest == _HIGHEST and sum(grade > 1 for grade in grades) >= _SHARE * len(grades)
-    return asked or (2 if is_deep_learning else 1)
+    if requested > max(highest, 1):
+        raise ConfigError(
+            f"--rel {requested} exceeds the highest grade {highest} of the judgements; use at most {highest}"
+        )
+    graded_2_or_3 = sum(grade > 1 for grade in grades)
+    is_deep_learning = highest == _DEEP_LEARNING_MAX_GRADE and graded_2_or_3 >= _DEEP_LEARNING_MIN_SHARE * len(grades)
+    return requested or (2 if is_deep_learning else 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +177,9 @@ def efficiency(responses: Sequence[Response]) -> dict[str, float]:
 
 
 def warnings(responses: Sequence[Response]) -> Iterator[str]:
-    """Facts that change how the figures are read: partial lists, truncated texts, repairs, and what replies warn of.
+    """Sentences on what limits the figures: partial lists, truncated texts, repairs, and the warnings of replies.
 
-    Warnings that differ in numbers only are of one kind.
+    Warnings that differ only in their numbers count as one kind.
     """
     executions = [response.execution for response in responses]
     completeness = Counter(row.get("completeness") for row in executions)
@@ -184,26 +188,25 @@ def warnings(responses: Sequence[Response]) -> Iterator[str]:
         sum(int(row.get(name, 0)) for row in executions) for name in ("repaired_identifiers", "generated_identifiers")
     )
     share = f"({repaired / generated:.0%})" if repaired else ""
-    facts = (
+    counted = (
         (completeness["COMPLETENESS_PARTIAL"], "lists were reranked only in part"),
         (completeness["COMPLETENESS_NONE"], "lists kept the order of their first stage"),
         (truncated, "passages were truncated"),
-        (repaired, f"of {generated} places in generated permutations were repaired {share}"),
+        (repaired, f"of {generated} identifiers in generated permutations were repaired {share}"),
     )
-    if said := ", ".join(f"{count} {what}" for count, what in facts if count):
-        yield f"{said}."
+    if sentence := ", ".join(f"{count} {what}" for count, what in counted if count):
+        yield f"{sentence}."
     if queries := [response.query_id for response in responses if response.execution.get("query_truncated")]:
-        yield (
-            f"{len(queries)} queries are longer than a model reads and were truncated: {', '.join(queries[:_NAMED])}"
-            f"{' and others' if len(queries) > _NAMED else ''}."
-        )
+        others = " and others" if len(queries) > _MAX_NAMED else ""
+        names = ", ".join(queries[:_MAX_NAMED]) + others
+        yield f"{len(queries)} queries are longer than a model reads and were truncated: {names}."
     kinds: dict[str, list[str]] = {}
     for warning in filter(None, (row.get("model_warning") for row in executions)):
         kinds.setdefault(re.sub(r"\d[\d.,]*", "0", warning), []).append(warning)
-    for same in sorted(kinds.values(), key=len, reverse=True)[:_NAMED]:
+    for same in sorted(kinds.values(), key=len, reverse=True)[:_MAX_NAMED]:
         yield f"{len(same)} replies had a warning{' such as' if len({*same}) > 1 else ''}: {same[0]}."
-    if len(kinds) > _NAMED:
-        yield f"{len(kinds) - _NAMED} other kinds of warnings of replies stand in trace.jsonl."
+    if len(kinds) > _MAX_NAMED:
+        yield f"{len(kinds) - _MAX_NAMED} other kinds of warnings of replies stand in trace.jsonl."
 
 
 def busy_s(responses: Iterable[Response]) -> float:

@@ -12,21 +12,23 @@ from rerank.retrieval.store import PassageStore
 from rerank.types import Passage
 from rerank_eval.measures import Run
 
-#: Number of queries without judgements, and of relevant passages without a candidate, that the notes name.
-_NAMED, _NAMED_PASSAGES = 20, 3
+#: A note names at most this many query ids.
+_MAX_NAMED_QUERIES = 20
+#: A note names at most this many relevant passages that are not candidates.
+_MAX_NAMED_PASSAGES = 3
 
 
 def judgements_of(
     query_ids: Iterable[str], qrels: Sequence[Qrel], source: str, not_retrieved: Sequence[str] = ()
 ) -> tuple[Sequence[Qrel], tuple[str, ...]]:
-    """The judgements of the queries `query_ids`, for an evaluation that asks them.
+    """The judgements of the queries that an evaluation asks.
 
     Args:
-        source: of the queries, as error messages name it.
+        source: where the queries come from, for error messages.
         not_retrieved: judged queries without candidates, which count all the same.
 
     Returns:
-        The judgements, and sentences for the reader where they and the queries cover each other only in part.
+        The judgements, and notes if some judged queries are not asked or some asked queries are not judged.
 
     Raises:
         CollectionError: no query is judged.
@@ -48,7 +50,7 @@ def judgements_of(
 
 
 def check_doc_ids(found: Set[str], qrels: Iterable[Qrel], source: str) -> None:
-    """Raises: CollectionError if no passage that was found is judged, so that every measure would be 0."""
+    """Raises: CollectionError if none of the found passages is judged, so that every measure would be 0."""
     judged = {qrel.doc_id for qrel in qrels}
     if judged.isdisjoint(found):
         raise CollectionError(
@@ -70,7 +72,7 @@ def notes_on_missing_candidates(first_stage: Run, qrels: Iterable[Qrel], rel: in
     if not missing:
         return ()
     of_grade = f" (grade {rel} and above)" if rel > 1 else ""
-    examples = ", ".join(f"{qrel.doc_id!r} of {qrel.query_id!r}" for qrel in missing[:_NAMED_PASSAGES])
+    examples = ", ".join(f"{qrel.doc_id!r} of {qrel.query_id!r}" for qrel in missing[:_MAX_NAMED_PASSAGES])
     return (
         f"{len(missing):,} of {len(relevant):,} relevant query-passage pairs{of_grade} are not among the candidates, "
         f"so no order can find them (such as {examples}).",
@@ -138,7 +140,7 @@ def notes_on_index_name(searched: object, dataset: str) -> tuple[str, ...]:
 
 def first_ids(query_ids: Sequence[str]) -> str:
     """The first ids, for a sentence."""
-    return ", ".join(query_ids[:_NAMED]) + (" and others" if len(query_ids) > _NAMED else "")
+    return ", ".join(query_ids[:_MAX_NAMED_QUERIES]) + (" and others" if len(query_ids) > _MAX_NAMED_QUERIES else "")
 
 
 def _example(ids: Collection[str]) -> str:

@@ -49,7 +49,7 @@ class Report:
 
     Attributes:
         dataset: its name; `title` is the report's heading.
-        results: of the first stage, and then of all systems.
+        results: the first stage's result, then the results of all systems.
         upper_bound: result of the oracle, which no order of the same candidates exceeds; it is not compared.
         rel: least grade that RR, AP and R count as relevant.
         judged_queries: number of all judged queries; the means may be over fewer.
@@ -225,7 +225,7 @@ class Cell(NamedTuple):
 
     Attributes:
         mean: over the judged queries.
-        p: of the paired t-test against the first row, adjusted by Holm over all systems; None for the first row.
+        p: p-value of the paired t-test against the first row, adjusted by Holm over all systems; None for that row.
         p_first_system: the same against the first system; None for it, and where there are no others.
     """
 

@@ -19,7 +19,7 @@ SYSTEM_CA = "system"
 _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),  # the service enforces a limit and names it
-    ("grpc.max_reconnect_backoff_ms", 2000),  # by default up to two minutes, which a started service would wait for
+    ("grpc.max_reconnect_backoff_ms", 2000),  # two minutes by default, although the service may have started meanwhile
 ]
 
 

@@ -1,4 +1,5 @@
-"""Names the models that come with the package, trained by `scripts/reproduce/defaults.sh`, or with another package."""
+"""Folders of the bundled models: some come with this package (`scripts/reproduce/defaults.sh` trains them), one with
+another package."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from rerank.util.files import sha256_of_files
 
 _FOLDER = Path(__file__).parent
 
-#: FIRST checkpoint, which reads text: a LoRA adapter over SmolLM2-135M; see `rerank.models.smollm2`.
+#: FIRST checkpoint, which reads texts: a LoRA adapter over SmolLM2-135M; see `rerank.models.smollm2`.
 FIRST = _FOLDER / "first_smollm2"
 
 #: PE-Rank checkpoint of three layers, which reads vectors of the default encoder.
@@ -42,10 +43,10 @@ def installed_folder(package: str) -> Path | None:
 
 
 def locate_sparse_encoder(name: str) -> Path:
-    """Returns the folder of a sparse encoder. `splade-tiny` names the one in an installed package, whatever
-    the working directory has.
+    """Returns the folder of a sparse encoder. `splade-tiny` is always the model of an installed package, even if the
+    working directory has a folder of this name.
 
-    The package (PyPI, Apache-2.0, 17 MB) is found and never imported: only files of its folder of the model are read.
+    The package (PyPI, Apache-2.0, 17 MB) is never imported: only the files of its model folder are read.
 
     Raises:
         ConfigError: the package is not installed, or its files are from another version.

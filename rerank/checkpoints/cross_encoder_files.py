@@ -68,19 +68,19 @@ def check_cross_encoder(folder: Path) -> None:
             raise CheckpointError(f"{folder} has no {what} ({' or '.join(patterns)}); copy the checkpoint again")
 
 
-def profile_for(folder: Path, model_type: str) -> str:
-    """Returns the words that give a model of this type the profile with its prompt; empty if there is none."""
+def profile_hint(folder: Path, model_type: str) -> str:
+    """Returns the advice to use a profile for models of this type, for an error; empty if no profile has a prompt."""
     known = [name for name in of_model_type(model_type) if load_profile(name).pair]
     return f"write PROFILE:{folder} with the profile of the model ({', '.join(known)}), " if known else ""
 
 
 def relevant_label(folder: Path, config: Mapping[str, Any]) -> int | None:
-    """Returns which of two labels of a classifier means that a passage is relevant; None for a model of one label.
+    """Returns the label of a two-label classifier that means "relevant", 0 or 1; None for a model with one label.
 
     monoBERT (Nogueira et al., arXiv 1910.14424) and its like have two.
 
     Raises:
-        CheckpointError: there are more, or `id2label` names none of the two "relevant".
+        CheckpointError: the model has more than two labels, or `id2label` calls neither of the two "relevant".
     """
     names = object_at(config, "id2label")
     stated = config.get("num_labels")
@@ -109,7 +109,7 @@ def _check_head(folder: Path, config: Mapping[str, Any], modules: list[dict[str,
     elif architecture.endswith(_CAUSAL) and not modules:
         raise CheckpointError(
             f"{folder} is a causal LM, and no modules.json says in which prompt it reads query and passage, and which "
-            f"tokens are its answers; {profile_for(folder, str(config.get('model_type', '')))}save it with "
+            f"tokens are its answers; {profile_hint(folder, str(config.get('model_type', '')))}save it with "
             "CrossEncoder and a LogitScore, or serve it as `first` or `generation`"
         )
     elif len(modules) < 2:

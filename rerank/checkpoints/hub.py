@@ -1,7 +1,7 @@
 """Downloads models of the Hugging Face hub by their names: settings and tokenizer, then weights, and never code.
 
-The files are in huggingface_hub's cache (HF_HOME), where other programs find them, too. Each one is compared with the
-hash that the hub gives, and the settings are checked before the weights, which are gigabytes, are downloaded.
+The files are in huggingface_hub's cache (HF_HOME), which other programs share. Each file is compared with the hash that
+the hub gives. Settings are checked before the weights are downloaded, because weights take gigabytes.
 """
 
 from __future__ import annotations
@@ -34,24 +34,26 @@ log = logging.getLogger(__name__)
 #: ORGANISATION/MODEL@REVISION
 _NAME = re.compile(r"(?P<repository>\w[\w.-]*(/\w[\w.-]*)?)(@(?P<revision>\w[\w./-]*))?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-#: The last one states the lengths of ColBERT's texts.
+#: Files of settings and tokenizers. artifact.metadata has the maximum lengths of ColBERT's texts.
 _SETTINGS = re.compile(r"[^/]+\.(jinja|json|model|tiktoken|txt)|template\.yaml|artifact\.metadata")
 _SAFETENSORS = re.compile(r"(?!consolidated)[^/]+\.safetensors")  # Mistral's own copies of the weights begin so
 _TORCH = re.compile(r"(adapter_model|model|pytorch_model)([.-][\w-]+)?\.bin")
-#: Weights of PE-Rank that are next to safetensors, too.
-_OF_PE_RANK = {"projector.bin", "non_lora_trainables.bin"}
+#: Weights of PE-Rank, which may lie beside safetensors files.
+_PE_RANK_WEIGHTS = {"projector.bin", "non_lora_trainables.bin"}
 _CONFIGS = ("config.json", "adapter_config.json")
-#: Our note in the folder of a commit.
-_NOTE = ".rerank-download.json"
-#: Time for the hub's answer; and without a new byte until a file of a download is one that a killed process left.
-_TIMEOUT_S, _ABANDONED_S = 10.0, 3600.0
-_MAX_FILES, _MAX_REASON_CHARS = 100_000, 200
+#: File in the folder of a commit that records what was downloaded.
+_RECORD_FILE = ".rerank-download.json"
+_TIMEOUT_S = 10.0
+#: An incomplete download without a new byte for this long was left by a killed process.
+_ABANDONED_S = 3600.0
+_MAX_FILES = 100_000
+_MAX_REASON_CHARS = 200
 
 
 def is_hub_name(name: str) -> bool:
     """True for ORGANISATION/MODEL, with or without @REVISION.
 
-    It is a path instead if there is such a folder, or a folder ORGANISATION in the working directory.
+    The name is a path instead if the working directory has a folder of this name, or a folder ORGANISATION.
     """
     found = _NAME.fullmatch(name)
     if found is None or "/" not in found["repository"]:
@@ -60,28 +62,28 @@ def is_hub_name(name: str) -> bool:
 
 
 def repository_of(name: str) -> str:
-    """A name without its revision."""
+    """The name of a model on the hub, without its revision."""
     return name.partition("@")[0]
 
 
 def download(name: str, weights: bool = True) -> Path:
-    """Returns the folder of a model in the cache, and downloads what it lacks.
+    """Downloads the missing files of a model; returns its folder in the cache.
 
-    If the hub cannot be asked, the commit in the cache is taken, and a line says so.
+    If the hub does not answer, the commit in the cache is used, and the log says so.
 
     Args:
         name: MODEL, ORGANISATION/MODEL, or one of these with @REVISION: a branch, a tag or a commit.
-        weights: False leaves them out, to look at the settings.
+        weights: False downloads settings and tokenizers only.
 
     Raises:
-        ConfigError: the hub has no such model, or keeps it from us; it is neither in the cache nor can the hub be
-            asked; the disk is too small; the download stopped; or a file has another hash than the hub says.
-        CheckpointError: the settings are refused, or there are no weights that can be read.
+        ConfigError: the hub has no such model or denies access to it; the hub does not answer, and the cache lacks the
+            model; the disk is too small; the download stopped; or a file has another hash than the hub says.
+        CheckpointError: the settings are refused, or the model has no weights that can be read.
     """
     found = _NAME.fullmatch(name)
     if found is None:
         raise ConfigError(f"{name!r} is no name of a model; write ORGANISATION/MODEL, or ORGANISATION/MODEL@REVISION")
-    model = _found(found["repository"], found["revision"] or "main", weights)
+    model = _find_model(found["repository"], found["revision"] or "main", weights)
     folders = _fetch_settings(model)
     if weights:
         _fetch_weights(model, folders)
@@ -92,8 +94,13 @@ class _NotListedError(ConfigError):
     """The hub did not list the files of a model."""
 
 
-class _Note(NamedTuple):
-    """The note about a downloaded commit: files with the hub's hash and their bytes, and whether they are all."""
+class _Record(NamedTuple):
+    """What was downloaded of a commit.
+
+    Attributes:
+        files: path → bytes, of the files whose hash is the hub's.
+        is_complete: all files of the model are there, with its weights.
+    """
 
     files: dict[str, int]
     is_complete: bool
@@ -104,7 +111,7 @@ class _Model:
     """A model at one commit.
 
     Attributes:
-        store: its folder in the cache.
+        store: the model's folder in the cache, which has a folder for each commit.
         sizes: path of each file → bytes.
     """
 
@@ -142,23 +149,24 @@ def _snapshot(store: Path, commit: str) -> Path:
     return store / "snapshots" / commit
 
 
-def _found(repository: str, revision: str, weights: bool) -> _Model:
-    """The model as the hub lists it, or as the cache has it: for a whole commit, or if the hub does not answer."""
+def _find_model(repository: str, revision: str, weights: bool) -> _Model:
+    """Returns the model as the hub lists it; as the cache has it if the revision is a complete commit there, or if
+    the hub does not answer."""
     folder = _snapshot(_store(_cache_folder(), repository), revision)
-    if _COMMIT.fullmatch(revision) and (note := _read_note(folder)) and note.is_complete:
-        return _as_cached(repository, revision, revision)
+    if _COMMIT.fullmatch(revision) and (record := _read_record(folder)) and record.is_complete:
+        return _cached_model(repository, revision, revision)
     try:
-        return _ask(_endpoint(), _cache_folder(), repository, revision)
+        return _list_files(_endpoint(), _cache_folder(), repository, revision)
     except _NotListedError as problem:
-        return _instead_of_the_hub(repository, revision, weights, problem)
+        return _fall_back_to_cache(repository, revision, weights, problem)
 
 
 @cache
-def _ask(endpoint: str, cache_folder: Path, repository: str, revision: str) -> _Model:
+def _list_files(endpoint: str, cache_folder: Path, repository: str, revision: str) -> _Model:
     """Asks the hub for the commit and the files of a model, once in this process.
 
     Raises:
-        _NotListedError: it did not answer, or has no such model.
+        _NotListedError: the hub did not answer, or has no such model.
     """
     from huggingface_hub import HfApi
 
@@ -171,15 +179,15 @@ def _ask(endpoint: str, cache_folder: Path, repository: str, revision: str) -> _
     if len(files) > _MAX_FILES:
         raise ConfigError(f"{repository} has more than {_MAX_FILES:,} files; use another model")
     commit = str(info.sha)
-    _say("%s: commit %s (%s)", repository, commit, revision)
+    _log_once("%s: commit %s (%s)", repository, commit, revision)
     sizes = {file.rfilename: file.size or 0 for file in files}
     return _Model(repository, revision, commit, _store(cache_folder, repository), sizes)
 
 
-def _instead_of_the_hub(repository: str, revision: str, weights: bool, problem: _NotListedError) -> _Model:
-    """The commit of a revision that the cache has.
+def _fall_back_to_cache(repository: str, revision: str, weights: bool, problem: _NotListedError) -> _Model:
+    """Returns the model at the commit that the cache has for a revision.
 
-    Raises: ConfigError if it has none, or not all of it.
+    Raises: ConfigError if the cache has no commit for it, or only a part of the files.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
@@ -193,9 +201,9 @@ def _instead_of_the_hub(repository: str, revision: str, weights: bool, problem: 
     folder = _snapshot(store, commit)
     if not (_COMMIT.fullmatch(commit) and folder.is_dir()):
         raise problem from problem.__cause__
-    note, damage = _read_note(folder), ""
-    if note is not None:
-        damage = damage_of(folder, note.files) or ("" if note.is_complete or not weights else "weights are missing")
+    record, damage = _read_record(folder), ""
+    if record is not None:
+        damage = damage_of(folder, record.files) or ("" if record.is_complete or not weights else "weights are missing")
     else:  # another program downloaded it, and huggingface_hub may know whether it was interrupted
         try:
             snapshot_download(
@@ -204,16 +212,16 @@ def _instead_of_the_hub(repository: str, revision: str, weights: bool, problem: 
         except LocalEntryNotFoundError as error:
             damage = _reason(error)
     if damage:
-        raise ConfigError(f"{problem}; the cache has a part of it only: {damage}") from problem.__cause__
+        raise ConfigError(f"{problem}; the cache has only a part of it: {damage}") from problem.__cause__
     why = _reason(problem.__cause__ or problem)
-    _say("%s: commit %s (%s) from the cache, as the hub cannot be asked (%s)", repository, commit, revision, why)
-    return _as_cached(repository, revision, commit)
+    _log_once("%s: commit %s (%s) from the cache, as the hub cannot be asked (%s)", repository, commit, revision, why)
+    return _cached_model(repository, revision, commit)
 
 
-def _as_cached(repository: str, revision: str, commit: str) -> _Model:
+def _cached_model(repository: str, revision: str, commit: str) -> _Model:
     store = _store(_cache_folder(), repository)
     folder = _snapshot(store, commit)
-    files = [path for path in folder.rglob("*") if path.is_file() and path.name not in (_NOTE, TEMPLATE_FILE)]
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name not in (_RECORD_FILE, TEMPLATE_FILE)]
     sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
     return _Model(repository, revision, commit, store, sizes)
 
@@ -225,12 +233,12 @@ def _fetch_settings(model: _Model) -> list[PurePosixPath]:
         The folders of the model and of its modules, relative to the model's.
 
     Raises:
-        CheckpointError: they are refused, or there are none.
+        CheckpointError: the settings are refused, or the model has none.
     """
     if not model.sizes.keys() & set(_CONFIGS):
         raise CheckpointError(
-            f"{model.repository} has no {' or '.join(_CONFIGS)}, so it is no model in transformers' form; use the "
-            "repository that it was made from"
+            f"{model.repository} has no {' or '.join(_CONFIGS)}, so it is not in the format of transformers; use the "
+            "repository that it was converted from"
         )
     if (known := profiles.of_checkpoint(model.repository)) and profiles.load_profile(known).publisher_prompt:
         _fetch(model, [file for file in ("README.md",) if file in model.sizes])  # the card may have the prompt's words
@@ -249,13 +257,16 @@ def _fetch_settings(model: _Model) -> list[PurePosixPath]:
 
 
 def _fetch_weights(model: _Model, folders: Iterable[PurePosixPath]) -> None:
-    """Downloads the weights in folders: safetensors, or else torch's. Raises: CheckpointError if there are none."""
+    """Downloads the weights in these folders: safetensors, or else torch's.
+
+    Raises: CheckpointError if there are none.
+    """
     wanted = list[str]()
     for folder in folders:
         files = {PurePosixPath(file).name: file for file in model.files_in(folder)}
         safe = [file for name, file in files.items() if _SAFETENSORS.fullmatch(name)]
         wanted += safe or [file for name, file in files.items() if _TORCH.fullmatch(name)]
-        wanted += [file for name, file in files.items() if name in _OF_PE_RANK]
+        wanted += [file for name, file in files.items() if name in _PE_RANK_WEIGHTS]
     if not wanted:
         kinds = sorted({PurePosixPath(file).suffix for file in model.sizes} - {""})
         raise CheckpointError(
@@ -272,75 +283,79 @@ def _fetch_weights(model: _Model, folders: Iterable[PurePosixPath]) -> None:
 
 
 def _fetch(model: _Model, files: Sequence[str], is_complete: bool = False) -> None:
-    """Downloads the files that are not there, compares them with the hub's hashes, and makes a note of it.
+    """Downloads missing files, compares all of them with the hub's hashes, and records them.
 
     Raises:
         ConfigError: the disk is too small, the download stopped, or a file has another hash.
     """
     from huggingface_hub import snapshot_download
 
-    note = _read_note(model.folder) or _Note({}, False)
+    record = _read_record(model.folder) or _Record({}, False)
     for file in files:
         path = model.folder / file
         if path.is_file() and path.stat().st_size != model.sizes[file]:  # cut by a power loss
             _remove(path)
     if missing := [file for file in files if not (model.folder / file).is_file()]:
-        _check_room(model, missing, is_said=is_complete)
+        _check_free_space(model, missing, is_logged=is_complete)
         stopped = f"the download of {model.repository} stopped"
         with _as_config_errors(model.repository, model.revision, stopped):
             snapshot_download(model.repository, revision=model.commit, allow_patterns=[*map(glob.escape, missing)])
-    new = {file: model.sizes[file] for file in files if file in missing or file not in note.files}
+    new = {file: model.sizes[file] for file in files if file in missing or file not in record.files}
     with ThreadPoolExecutor() as pool:
         for problem in pool.map(lambda file: _hash_problem(model.folder / file), new):
             if problem:
                 raise ConfigError(f"{model.repository}: {problem}")
-    changed = _Note(note.files | new, is_complete or note.is_complete)
-    if changed != note:
+    changed = _Record(record.files | new, is_complete or record.is_complete)
+    if changed != record:
         with suppress(OSError):  # in a cache that cannot be written, files are compared again the next time
-            write_synced(model.folder / _NOTE, changed._asdict())
+            write_synced(model.folder / _RECORD_FILE, changed._asdict())
 
 
-def _check_room(model: _Model, files: Collection[str], is_said: bool) -> None:
-    """Says how much is downloaded, and how much room there is. Raises: ConfigError if that is too little."""
+def _check_free_space(model: _Model, files: Collection[str], is_logged: bool) -> None:
+    """Compares the size of a download with the free space of the disk, and removes abandoned downloads.
+
+    Raises: ConfigError if the disk has too little space.
+    """
     needed = sum(model.sizes[file] for file in files)
     model.store.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(model.store).free
     where = _cache_folder()
     if needed > free:
         raise ConfigError(
-            f"{model.repository} needs {_shown(needed)} in {where}, where {_shown(free)} are free; make room, or name "
-            "another folder by HF_HOME"
+            f"{model.repository} needs {_format_bytes(needed)} in {where}, where {_format_bytes(free)} are free; make "
+            "room, or name another folder by HF_HOME"
         )
-    if is_said:
-        _say("%s: downloading %s to %s, where %s are free", model.repository, _shown(needed), where, _shown(free))
-    for left in (model.store / "blobs").glob("*.incomplete"):  # a killed process left it, and no other one resumes it
+    if is_logged:
+        sizes = _format_bytes(needed), where, _format_bytes(free)
+        _log_once("%s: downloading %s to %s, where %s are free", model.repository, *sizes)
+    for abandoned in (model.store / "blobs").glob("*.incomplete"):  # huggingface_hub does not resume them
         with suppress(OSError):
-            if time.time() - left.stat().st_mtime > _ABANDONED_S:
-                left.unlink()
+            if time.time() - abandoned.stat().st_mtime > _ABANDONED_S:
+                abandoned.unlink()
 
 
-def _shown(size: int) -> str:
+def _format_bytes(size: int) -> str:
     return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"
 
 
 def _hash_problem(path: Path) -> str:
-    """Compares a file with the hash that the hub gave; one that differs is removed. Returns: what differs, or empty.
+    """Compares a file with the hub's hash, and removes it if they differ. Returns the problem; empty if there is none.
 
-    In the cache, a file is a link to one with the hub's hash as its name: SHA-256, or SHA-1 as git computes it.
+    In the cache, a file is a link whose target has the hub's hash as its name: SHA-256, or SHA-1 as git computes it.
     """
     stated = os.path.basename(os.readlink(path)) if path.is_symlink() else ""
     if re.fullmatch(r"[0-9a-f]{64}", stated):
         found = {sha256_of_files([path])}
     elif _COMMIT.fullmatch(stated):
-        found = {_sha1(path, b"blob %d\0" % path.stat().st_size), _sha1(path)}  # a mirror may give the plain one
+        found = {_sha1(path, b"blob %d\0" % path.stat().st_size), _sha1(path)}  # a mirror may give the plain SHA-1
     else:
         return ""
     if stated in found:
         return ""
     _remove(path)
     return (
-        f"{path.name} has the hash {', '.join(sorted(found))}, and the hub says {stated}; it was removed, and the same "
-        "command downloads it again"
+        f"{path.name} has the hash {', '.join(sorted(found))}, and the hub says {stated}; the file was removed: give "
+        "the same command again to download it"
     )
 
 
@@ -353,26 +368,26 @@ def _sha1(path: Path, start: bytes = b"") -> str:
 
 
 def _remove(path: Path) -> None:
-    """Removes a file, and what it is a link to."""
+    """Removes a file, and the target of a link."""
     links = [path.parent / os.readlink(path)] if path.is_symlink() else []
     for part in (path.resolve(), *links, path):
         part.unlink(missing_ok=True)
 
 
-def _read_note(folder: Path) -> _Note | None:
-    content = read_saved(folder / _NOTE) if (folder / _NOTE).is_file() else None
-    return _Note(content.get("files", {}), bool(content.get("is_complete"))) if content else None
+def _read_record(folder: Path) -> _Record | None:
+    content = read_saved(folder / _RECORD_FILE) if (folder / _RECORD_FILE).is_file() else None
+    return _Record(content.get("files", {}), bool(content.get("is_complete"))) if content else None
 
 
 @contextmanager
 def _as_config_errors(repository: str, revision: str, what: str) -> Iterator[None]:
-    """Turns what the client raises into one line with the way out.
+    """Turns an exception of huggingface_hub into a one-line error that says what to do.
 
     Args:
         what: the beginning of the line if the hub does not answer.
 
     Raises:
-        _NotListedError: in place of any exception.
+        _NotListedError: huggingface_hub raised any exception.
     """
     from huggingface_hub import errors
 
@@ -401,8 +416,8 @@ def _as_config_errors(repository: str, revision: str, what: str) -> Iterator[Non
         ) from error
     except Exception as error:  # also of the HTTP library
         raise _NotListedError(
-            f"{what} ({_reason(error)}); give the same command again where {endpoint} can be reached, which goes on "
-            "with the files that are missing, or give the folder of a checkpoint"
+            f"{what} ({_reason(error)}); give the same command again where {endpoint} can be reached (it downloads "
+            "only the missing files), or give the folder of a checkpoint"
         ) from error
 
 
@@ -416,6 +431,6 @@ def _reason(error: BaseException) -> str:
 
 
 @cache
-def _say(message: str, *arguments: object) -> None:
-    """Logs a line once; on standard error where logging is not set up, as in a notebook."""
+def _log_once(message: str, *arguments: object) -> None:
+    """Logs a line once; on standard error if logging is not set up, as in a notebook."""
     log.log(logging.INFO if log.hasHandlers() else logging.WARNING, message, *arguments)

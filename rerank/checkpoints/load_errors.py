@@ -1,6 +1,7 @@
-"""Loads models one at a time and whole, and turns a library's exceptions into a CheckpointError with folder and reason.
+"""Loads one model at a time, checks that all its weights were read, and turns exceptions of libraries into a
+CheckpointError.
 
-transformers draws missing weights at random, and ignores unknown ones.
+transformers would draw missing weights at random and ignore unknown ones.
 """
 
 from __future__ import annotations
@@ -16,32 +17,32 @@ from rerank.checkpoints.settings_files import check_settings
 from rerank.errors import CheckpointError, RerankError, is_rust_panic
 from rerank.util.files import denied
 
-#: Held by the thread that loads a model. While transformers builds one, it replaces functions of its classes and of
-#: torch, and the type of new tensors; two loads at a time would each put back what the other had replaced, for good.
+#: Held by the thread that loads a model. While transformers builds a model, it replaces functions of its classes and of
+#: torch and the default dtype. Of two loads at a time, one would restore the replacements of the other for good.
 LOADING = threading.RLock()
 
 _MAX_REASON_CHARS = 300
 _WAY_OUT = "copy the checkpoint again, or use another one"
-#: An error message lists this many names; it counts the others.
-_NAMED = 5
+#: An error message lists this many names, and gives the number of the others.
+_MAX_NAMED = 5
 
 
 @contextmanager
 def loading(subject: str, folder: Path) -> Iterator[None]:
-    """Checks a folder before the wrapped code loads it, and turns every other error into a CheckpointError.
+    """Checks a folder before the wrapped code loads it, and turns exceptions of the code into a CheckpointError.
 
-    Every model of the service is loaded in such a block, and waits there until no other thread loads one.
+    Every model of the service is loaded in such a block, which waits until no other thread loads a model.
 
     A damaged file makes the libraries raise almost anything: a KeyError for a missing setting, a ZeroDivisionError for
     a model without heads, an AttributeError for a text instead of an object.
 
     Args:
-        subject: what the folder is to be, for the message, such as "encoder".
-        folder: of the model; or a file in it.
+        subject: what the caller loads, for the message, such as "encoder".
+        folder: the model's folder, or a file in it.
 
     Raises:
-        CheckpointError: the folder names code or sizes that are refused, or the wrapped code raised anything but a
-            RerankError, which passes as it is.
+        CheckpointError: the folder names code or sizes that are refused, or the wrapped code raised an exception. A
+            RerankError passes as it is.
     """
     try:
         with LOADING:
@@ -76,7 +77,8 @@ def check_complete(
 
     Args:
         loading_info: what `from_pretrained` returns with `output_loading_info`.
-        may_have, may_lack: regular expressions; names that begin with a match may be unexpected, or missing.
+        may_have: regular expression; weights whose names begin with a match may be unexpected.
+        may_lack: regular expression; weights whose names begin with a match may be missing.
 
     Raises:
         CheckpointError: a weight is missing, unexpected, or has another shape; the message names it.
@@ -101,6 +103,6 @@ def _others(names: Collection[str], pattern: str) -> list[str]:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Joins the first names, and counts the others."""
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+    """Joins the first names, and gives the number of the others."""
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return ", ".join(names[:_MAX_NAMED]) + more

@@ -54,7 +54,7 @@ def read_weights(checkpoint: Path, prefix: str = "") -> dict[str, torch.Tensor]:
     """The tensors of the checkpoint whose names begin with the prefix, by name, on the CPU.
 
     Raises:
-        CheckpointError: see `weight_files`, or a file is in neither the safetensors format nor torch's.
+        CheckpointError: see `weight_files`; or a file is neither in the safetensors format nor in torch's.
     """
     weights: dict[str, torch.Tensor] = {}
     for path in weight_files(checkpoint):
@@ -86,7 +86,8 @@ def weight_files(checkpoint: Path) -> list[Path]:
     """Returns the files of the weights: in the safetensors format, or else torch's.
 
     Raises:
-        CheckpointError: there are none, or fewer than their names say: model-00001-of-00002.safetensors.
+        CheckpointError: the folder has no weights, or fewer files than their names say, as in
+            model-00001-of-00002.safetensors.
     """
     for pattern in _WEIGHTS_FILES:
         if found := sorted(checkpoint.glob(pattern)):
@@ -101,12 +102,16 @@ def weight_files(checkpoint: Path) -> list[Path]:
 def pack(checkpoint: Path, out: Path, start: Path | None = None, share: float = 1.0) -> None:
     """Packs a trained checkpoint for distribution: weights in float16, in one file of the empty folder `out`.
 
-    With a `start` and a `share` the weights are interpolated between the start and the end of the training (WiSE-FT,
-    Wortsman et al., CVPR 2022): less of the training is kept, and less is lost on data unlike the training's.
+    With `start`, the weights are interpolated between the start and the end of the training (WiSE-FT, Wortsman et al.,
+    CVPR 2022): a smaller `share` keeps less of the training, and loses less on data unlike the training's.
+
+    Args:
+        start: checkpoint that the training started from.
+        share: 0 keeps the weights of `start`, 1 the trained ones.
 
     Raises:
-        CheckpointError: the checkpoint has no manifest or does not match it, its weights have other names or shapes
-            than `start` has, or a number exceeds the range of float16.
+        CheckpointError: the checkpoint has no manifest or does not match it, its weights and those of `start` differ in
+            names or shapes, or a number exceeds the range of float16.
     """
     manifest = read_manifest(checkpoint)
     if manifest is None:
@@ -115,7 +120,8 @@ def pack(checkpoint: Path, out: Path, start: Path | None = None, share: float = 
     if start is not None:
         trained = _interpolated(trained, _read(start), share)
         command = f"{manifest.command} && rerank checkpoint pack --start {start.name} --share {share}"
-        manifest = manifest.model_copy(update={"command": command, "metrics": {}})  # of the last weights
+        # the metrics were measured with the trained weights
+        manifest = manifest.model_copy(update={"command": command, "metrics": {}})
     weights = {name: _to_float16(name, tensor) for name, tensor in trained.items()}
     written = out / (_ADAPTER_WEIGHTS if _is_adapter(checkpoint) else "model.safetensors")
     save_file(weights, written, metadata={"format": "pt"})

@@ -1,6 +1,6 @@
 """Collections in BEIR layout: a folder with corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv, plain or gzip.
 
-A file of passages or of queries may be named instead of its folder, and both may have the form of MS MARCO: id, tab,
+A file of passages or of queries may be given instead of the folder. Both may also have MS MARCO's format: id, tab,
 text.
 """
 
@@ -18,11 +18,11 @@ from rerank.readers.rows import DOC_ID_FIELDS, TEXT_FIELDS, BadRow, json_object,
 from rerank.types import Passage, Query
 from rerank.util.files import sha256_of_files
 
-#: Number of passages that `check_passages` reads: it takes milliseconds, and a wrong form shows in the first ones.
+#: Number of passages that `check_passages` reads. That takes milliseconds, and a wrong format shows in the first ones.
 _CHECKED_PASSAGES = 100
-#: Of the names of files, in the order of preference.
+#: Suffixes of the files of passages and queries, the preferred one first.
 _ENDINGS = (".jsonl", ".tsv")
-#: What an error shows.
+#: Examples of lines, for error messages.
 _JSON_LINE = '{"_id": "7", "title": "Fleas", "text": "An adult flea lives a hundred days."}; title may be left out'
 _TAB_LINE = "7, tab, An adult flea lives a hundred days., or a first line with names, such as id, text and title"
 
@@ -34,14 +34,14 @@ def check_passages(folder: Path) -> None:
 
 
 def name_of(folder: Path) -> str:
-    """The name of the folder, or of its file of passages if that has another name than the layout's."""
+    """The name of the collection: the folder's, or the name of the file of passages if that is not corpus.*."""
     named = folder.absolute()
     own = named.name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".tsv")
     return own if named.is_file() and own != "corpus" else _folder(named).name
 
 
 def corpus_file(folder: Path) -> Path:
-    """The file of passages, or `folder` if it is one by its name. It may be missing."""
+    """The file of passages, which may be missing: the one in `folder`, or `folder` itself if it is such a file."""
     is_corpus = folder.is_file() and folder.name.removesuffix(".gz").endswith(_ENDINGS)
     return folder if is_corpus else _json_or_tsv(folder, "corpus")
 
@@ -52,6 +52,7 @@ def queries_file(folder: Path) -> Path:
 
 
 def qrels_file(folder: Path, split: str) -> Path:
+    """The file of the judgements of a split, which may be missing."""
     return _plain_or_gzip(_folder(folder) / "qrels" / f"{split}.tsv")
 
 
@@ -62,21 +63,21 @@ def _folder(path: Path) -> Path:
 def passages(folder: Path) -> Iterator[Passage]:
     """The passages in file order, each with title and text joined by a space, as is usual for BEIR.
 
-    Further fields of a line are ignored. In a file of tabs, the first line may name the columns; without it, there are
-    an id and a text.
+    Further fields of a line are ignored. The first line of a tab-separated file may name the columns; without such a
+    line the columns are id and text.
 
     Raises:
-        CollectionError: the file cannot be read, or a line has no id and text in UTF-8; the message names the line, and
-            shows one that can be read.
+        CollectionError: the file cannot be read, or a line has no id and text in UTF-8. The message names the line and
+            shows a correct one.
     """
     return (passage for _, passage in _located_passages(folder))
 
 
 def queries(folder: Path) -> list[Query]:
-    """The queries of queries.jsonl, or of the file.
+    """The queries of the collection, see `queries_file`.
 
     Raises:
-        CollectionError: as `passages` does; or there is no such file.
+        CollectionError: see `passages`; or there is no file of queries.
     """
     if not (path := queries_file(folder)).exists():
         raise CollectionError(
@@ -90,11 +91,11 @@ def qrels(folder: Path, split: str = "test") -> list[Qrel]:
     """The judgements of qrels/SPLIT.tsv.
 
     Raises:
-        CollectionError: as `passages` does; or there is no such file.
+        CollectionError: see `passages`; or there is no file of this split.
     """
     if not (path := qrels_file(folder, split)).exists():
         found = sorted(other.name.partition(".")[0] for other in path.parent.glob("*.tsv*"))
-        others = f"it has those of the splits {', '.join(found)}; " if found else ""
+        others = f"it has the splits {', '.join(found)}; " if found else ""
         raise CollectionError(
             f"{folder} has no judgements of the split {split!r}: there is no {path}; {others}a line is query_id, tab, "
             "doc_id, tab, relevance, or one of TREC: query_id 0 doc_id relevance"
@@ -120,7 +121,7 @@ def _located_passages(folder: Path) -> Iterator[tuple[int, Passage]]:
 
 
 def _json_or_tsv(folder: Path, name: str) -> Path:
-    """The first file there is of the endings, plain or gzip; without any, the path with the first ending."""
+    """The first existing file, plain or gzip, with one of the suffixes; if none exists, the path with the first one."""
     paths = [_plain_or_gzip(folder / f"{name}{ending}") for ending in _ENDINGS]
     return next((path for path in paths if path.exists()), paths[0])
 
@@ -147,7 +148,7 @@ def _passage_of(row: Mapping[str, Any]) -> Passage:
 
 
 class _TabFile:
-    """The columns of a file, which its first line may name."""
+    """A tab-separated file, whose first line may name the columns."""
 
     def __init__(self) -> None:
         self._columns: Sequence[str] = ()

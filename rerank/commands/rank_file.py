@@ -1,4 +1,4 @@
-"""`rerank rank --batch`: the requests of a file, ranked into another file; after a kill it goes on where it ended."""
+"""`rerank rank --batch`: ranks the requests of a file into another file, and resumes after a kill."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Answers: TypeAlias = Callable[[Iterator[tuple[str, Iterable[Passage]]]], Iterabl
 
 
 def ranking_settings(fields: Mapping[str, Any], models: Sequence[pb.Model]) -> dict[str, Any]:
-    """The settings that decide the answers: fields of RerankRequest, with the model that a service has by this name.
+    """The settings that decide the answers: fields of RerankRequest, and the name and revision of the model.
 
     Raises:
         InvalidRequest: a field cannot have its value.
@@ -52,10 +52,13 @@ def ranking_settings(fields: Mapping[str, Any], models: Sequence[pb.Model]) -> d
 
 
 class Counts(NamedTuple):
-    """Numbers of requests: all of the file, those with a ranking from before, and those that failed now.
+    """Numbers of requests.
 
     Attributes:
-        warnings: what the replies that came now warn of.
+        total: all requests of the file.
+        before: requests that an earlier run has ranked.
+        failed: requests that failed in this run.
+        warnings: the warnings of this run's replies, one line for each kind.
     """
 
     total: int
@@ -74,7 +77,7 @@ class RankedFile:
     Attributes:
         requests: the file of requests, in RankLLM's form.
         path: the file. It is written under another name, which ends in ".partial", and renamed at the end.
-        settings: what decides the answers.
+        settings: see `ranking_settings`.
     """
 
     requests: Path
@@ -82,13 +85,13 @@ class RankedFile:
     settings: Mapping[str, Any]
 
     def rank(self, answers: Answers) -> Counts:
-        """Ranks the requests that have no ranking yet, in constant memory, and asks failed ones again.
+        """Ranks the requests that have no ranking yet, in constant memory, and repeats failed ones.
 
         Raises:
-            CollectionError: a line of the requests is wrong, or there are none. Nothing was ranked then.
-            ConfigError: `path` holds something else, or rankings of other settings, is being written, or cannot be
-                written.
-            RerankError: see `RerankClient.rerank_many`. What was ranked is kept.
+            CollectionError: a line of the requests is wrong, or the file has none. Nothing was ranked then.
+            ConfigError: `path` holds something else or rankings by other settings, another process writes it, or it
+                cannot be written.
+            RerankError: see `RerankClient.rerank_many`. The rankings so far are kept.
         """
         check_plain_name(self.path, "--out")
         check_file(self.requests)
@@ -105,7 +108,7 @@ class RankedFile:
         return Counts(len(is_ranked), sum(is_ranked), failed, warnings)
 
     def _is_ranked(self, partial: IO[bytes]) -> list[bool]:
-        """One flag for each request: it has a ranking already. Raises: CollectionError, ConfigError."""
+        """For each request, whether it has a ranking already. Raises: CollectionError, ConfigError; see `rank`."""
         found = list[bool]()
         rows = (row for row, _ in request_rows(self.requests))
         with self._lines() as older_lines:
@@ -136,9 +139,9 @@ class RankedFile:
             partial.truncate(0)
 
     def _write(self, partial: IO[bytes], is_ranked: Sequence[bool], answers: Answers) -> tuple[int, list[str]]:
-        """Writes the answers of an earlier run, and between them the new answers, in the order of the requests.
+        """Writes the answers of an earlier run and the new answers, in the order of the requests.
 
-        Returns the number of those that failed, and what the replies to the others warn of.
+        Returns the number of requests that failed, and the warnings of the replies to the others.
         """
         asked = (
             (request.query.text, request.candidates)
@@ -204,13 +207,13 @@ def _locked(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _whole(file: IO[bytes]) -> Iterator[bytes]:
-    """The lines of a file, without one whose process was killed while it wrote."""
+    """The lines of a file, without a last one that was written in part because its process was killed."""
     file.seek(0)
     return (line for line in file if line.endswith(b"\n"))
 
 
 def _object(line: bytes) -> Mapping[str, Any]:
-    """The JSON object in a line, with an object as its settings; empty if the line has none."""
+    """The JSON object in a line; empty if the line is not a JSON object whose "settings" are an object."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):

@@ -27,12 +27,11 @@ def service_process(config: ServiceConfig) -> Iterator[str]:
 
     The child also stops when this process ends in any other way, even when it is killed.
 
-    Its models on the hub are downloaded before, so that the caller sees the progress.
+    Models on the hub are downloaded by this process, so that the user sees the progress.
 
     Raises:
-        CheckpointError: the service did not start, because it cannot load a model; the message includes the end of its
-            log.
-        ConfigError: the same for another reason.
+        CheckpointError: the service cannot load a model. The message includes the end of the service's log.
+        ConfigError: the service did not start for another reason. The message includes the end of its log, too.
     """
     config = download_models(config)
     with tempfile.TemporaryDirectory(prefix="rerank-serve-") as folder:
@@ -54,7 +53,7 @@ def service_process(config: ServiceConfig) -> Iterator[str]:
 
 
 def stop_at_eof() -> None:
-    """From now on, the end of standard input acts as SIGTERM; the pipe closes when the parent process dies."""
+    """Makes the end of standard input act as SIGTERM: the pipe closes when the parent process dies."""
 
     def watch_stdin() -> None:
         while os.read(0, 1):  # sys.stdin has a lock, which a daemon thread must not hold when the interpreter exits

@@ -25,7 +25,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.utils import logging as transformers_logging
 
 from rerank.checkpoints.adapters import complete_transformer
-from rerank.checkpoints.cross_encoder_files import check_cross_encoder, profile_for, relevant_label
+from rerank.checkpoints.cross_encoder_files import check_cross_encoder, profile_hint, relevant_label
 from rerank.checkpoints.load_errors import loading
 from rerank.checkpoints.manifest import model_id
 from rerank.checkpoints.settings_files import base_folder, read_modules
@@ -224,7 +224,7 @@ class PairScorer:
         if is_classifier and _has_prompt(transformer) and not (places_pair or read_modules(self._folder)):
             raise CheckpointError(
                 f"{self._folder} is a {type(transformer).__name__}, and its files do not say in which prompt it reads "
-                f"query and passage; {profile_for(self._folder, transformer.config.model_type)}add the "
+                f"query and passage; {profile_hint(self._folder, transformer.config.model_type)}add the "
                 "chat_template.jinja of its training, or, if it was trained on bare pairs, save it with CrossEncoder, "
                 "which writes modules.json"
             )

@@ -196,7 +196,7 @@ def test_costs_are_means_and_warnings_are_sums():
     expected |= {"prefill tokens": 950.0, "prefill ms": 1.0, "decode tokens": 50.0, "decode ms": 3.0}
     assert efficiency(responses).items() > expected.items()
     counts, queries = warnings(responses)
-    assert counts.startswith("1 lists were reranked only in part, 2 passages were truncated, 3 of 12 places")
+    assert counts.startswith("1 lists were reranked only in part, 2 passages were truncated, 3 of 12 identifiers")
     assert counts.endswith(" in generated permutations were repaired (25%).")
     assert queries.startswith("1 queries are longer")
     (kept,) = warnings([response(1, 1, **served | {"completeness": "COMPLETENESS_NONE"})])

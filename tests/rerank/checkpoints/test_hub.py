@@ -49,7 +49,7 @@ def write(folder: Path, files: dict[str, str]) -> Path:
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
     """A hub with one model, an empty cache and an empty working directory."""
-    module._say.cache_clear()
+    module._log_once.cache_clear()
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     with running_hub() as server:
@@ -60,13 +60,13 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
 
 def go_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on as another process, with HF_HUB_OFFLINE."""
-    module._ask.cache_clear()
+    module._list_files.cache_clear()
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
 
 def names_in(folder: Path) -> set[str]:
     found = {path.relative_to(folder).as_posix() for path in files_of(folder)}
-    return found - {module._NOTE}
+    return found - {module._RECORD_FILE}
 
 
 def test_card_is_downloaded_if_the_profile_has_words_of_its_publisher(hub):
@@ -105,7 +105,7 @@ def test_refused_settings_keep_the_weights_from_being_downloaded(hub):
     with pytest.raises(CheckpointError, match="needs code from its publisher"):
         download(NAME)
     write(hub.models[NAME], {"modules.json": '[{"path": "../..", "type": "sentence_transformers.models.Dense"}]'})
-    module._ask.cache_clear()
+    module._list_files.cache_clear()
     with pytest.raises(CheckpointError, match="not inside of this folder"):
         download(NAME)
     assert "model.safetensors" not in hub.downloaded
@@ -142,7 +142,7 @@ def test_cached_model_is_used_offline(hub, monkeypatch, caplog):
 
 def test_cached_model_is_used_while_the_hub_does_not_answer(hub, monkeypatch):
     folder = download(NAME)
-    module._ask.cache_clear()
+    module._list_files.cache_clear()
     del hub.models[NAME]
     assert download(NAME) == folder
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
@@ -152,7 +152,7 @@ def test_cached_model_is_used_while_the_hub_does_not_answer(hub, monkeypatch):
 def test_whole_commit_is_not_asked_for_again(hub):
     pinned = f"{NAME}@{hub.commit(NAME)}"
     folder = download(pinned)
-    module._ask.cache_clear()
+    module._list_files.cache_clear()
     hub.asked.clear()
     assert download(pinned) == folder
     assert hub.asked == []
@@ -161,7 +161,7 @@ def test_whole_commit_is_not_asked_for_again(hub):
 def test_new_commit_is_downloaded_next_to_the_old_one(hub, monkeypatch):
     old, commit = download(NAME), hub.commit(NAME)
     write(hub.models[NAME], {"model.safetensors": "new weights"})
-    module._ask.cache_clear()
+    module._list_files.cache_clear()
     hub.asked.clear()
     new = download(NAME)
     assert (new / "model.safetensors").read_text() == "new weights"
@@ -174,10 +174,10 @@ def test_new_commit_is_downloaded_next_to_the_old_one(hub, monkeypatch):
 @pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
 def test_file_with_another_hash_is_refused_and_downloaded_again(hub, file):
     hub.broken.add(file)
-    with pytest.raises(ConfigError, match=rf"{file} has the hash [0-9a-f, ]+, and the hub says [0-9a-f]+; it was remo"):
+    with pytest.raises(ConfigError, match=rf"{file} has the hash [0-9a-f, ]+, and the hub says [0-9a-f]+; the file was remo"):
         download(NAME)
     hub.broken.clear()
-    module._ask.cache_clear()
+    module._list_files.cache_clear()
     assert (download(NAME) / file).read_text() == NEEDED[file]
 
 
@@ -187,18 +187,18 @@ def test_file_that_a_power_loss_cut_is_downloaded_again(hub, monkeypatch):
     assert (download(NAME) / "model.safetensors").read_text() == "weights"
     (folder / "model.safetensors").resolve().write_text("wei")
     go_offline(monkeypatch)
-    with pytest.raises(ConfigError, match=r"a part of it only: .*model\.safetensors has 3 of 7 bytes"):
+    with pytest.raises(ConfigError, match=r"only a part of it: .*model\.safetensors has 3 of 7 bytes"):
         download(NAME)
 
 
 def test_connection_that_ends_is_named_and_the_next_call_goes_on(hub, monkeypatch):
     monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda _: None)  # between its repetitions
     hub.cut.add("model.safetensors")
-    with pytest.raises(ConfigError, match=r"^the download of org/model stopped \(.*the files that are missing"):
+    with pytest.raises(ConfigError, match=r"^the download of org/model stopped \(.*only the missing files"):
         download(NAME)
     hub.cut.clear()
     hub.asked.clear()
-    module._ask.cache_clear()
+    module._list_files.cache_clear()
     download(NAME)
     assert hub.downloaded == {"model.safetensors"}
 
@@ -223,7 +223,7 @@ def test_killed_download_goes_on_with_the_files_that_are_missing(hub, tmp_path, 
         go_offline(patch)
         with pytest.raises(ConfigError, match="no folder org/model"):
             download(NAME)
-        with pytest.raises(ConfigError, match="a part of it only: weights are missing"):
+        with pytest.raises(ConfigError, match="only a part of it: weights are missing"):
             download(f"{NAME}@{hub.commit(NAME)}")
     monkeypatch.setattr(module, "_ABANDONED_S", -1.0)
     assert names_in(download(NAME)) == NEEDED.keys()
@@ -246,7 +246,7 @@ def test_model_that_another_program_downloaded_is_compared(hub, monkeypatch):
     folder = Path(snapshot_download(NAME))
     go_offline(monkeypatch)
     assert download(NAME) == folder
-    (folder / module._NOTE).unlink()
+    (folder / module._RECORD_FILE).unlink()
     (folder / "model.safetensors").resolve().write_text("WEIGHTS")
     with pytest.raises(ConfigError, match=r"model\.safetensors has the hash"):
         download(NAME)

@@ -120,7 +120,7 @@ def test_name_ranks_as_its_folder_does(hub, fixtures, tmp_path, monkeypatch, nam
     from rerank.config.named import named_model
 
     use_hub(hub, tmp_path / "cache", monkeypatch)
-    module._ask.cache_clear()
+    module._list_files.cache_clear()
     template = {"template": str(fixtures / TEMPLATES[profile])} if profile in TEMPLATES else {}
     of_folder = {"encoder": str(fixtures / MODELS[ENCODER])} if profile == "pe-rank-mistral-jina" else {}
     configs = [

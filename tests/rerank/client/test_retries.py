@@ -223,5 +223,5 @@ def test_waits_without_retry_info_double_and_are_spread_by_chance() -> None:
             return ""
 
     for chance, expected in ((0.0, [0.25, 0.5, 1.0, None]), (1.0, [0.3125, 0.625, 1.25, None])):
-        attempts = Attempts(60.0, 4, clock=lambda: 0.0, chance=lambda chance=chance: chance)  # type: ignore[misc]
+        attempts = Attempts(60.0, 4, clock=lambda: 0.0, random_number=lambda chance=chance: chance)  # type: ignore[misc]
         assert [attempts.wait_s(Unavailable()) for _ in range(4)] == expected

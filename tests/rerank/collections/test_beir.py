@@ -64,7 +64,7 @@ def test_queries_and_qrels(tmp_path, compress):
     collection = open_collection(write(tmp_path, '{"_id": "a b", "text": "x"}'))
     assert collection.qrels("dev") == [Qrel("1", "a b", 1)]
     assert collection.queries() == beir.queries(tmp_path) == [Query("why", "1")]
-    with pytest.raises(CollectionError, match=r"there is no .*qrels/test\.tsv; it has those of the splits dev"):
+    with pytest.raises(CollectionError, match=r"there is no .*qrels/test\.tsv; it has the splits dev"):
         collection.qrels("test")
 
 
@@ -164,5 +164,5 @@ def test_collection_without_queries_or_judgements_names_their_forms(tmp_path):
         collection.qrels("test")
     (tmp_path / "qrels").mkdir()
     (tmp_path / "qrels" / "dev.tsv").write_text("q\t1\t1\n")
-    with pytest.raises(CollectionError, match=r"it has those of the splits dev; a line is query_id, tab, doc_id"):
+    with pytest.raises(CollectionError, match=r"it has the splits dev; a line is query_id, tab, doc_id"):
         collection.qrels("test")

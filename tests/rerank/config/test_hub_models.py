@@ -186,7 +186,7 @@ def test_models_with_different_encoders_are_refused(hub: HubServer, monkeypatch:
 def test_cached_models_need_no_hub(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     config = load_config(None, [named_model(PE_RANK)])
     online = download_models(config)
-    module._ask.cache_clear()
+    module._list_files.cache_clear()
     hub.asked.clear()
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert download_models(config) == online
