@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rerank.errors import CollectionError
 from rerank.readers.qrels import Qrel
-from rerank.retrieval.store import PassageStore
+from rerank.retrieval.store import PassageTexts
 from rerank.types import Passage
 from rerank_eval.measures import Run
 
@@ -113,7 +113,7 @@ def check_index(index: Path, qrels: Iterable[Qrel], collection: str) -> None:
     """Raises: CollectionError if the index has none of the judged passages."""
     if not (index / "manifest.json").is_file():
         return  # the service names the fault when it opens the index
-    store, judged = PassageStore(index), {qrel.doc_id for qrel in qrels}
+    store, judged = PassageTexts(index), {qrel.doc_id for qrel in qrels}
     if not store.texts(sorted(judged)):
         raise CollectionError(
             f"{index} is an index of another collection: it has {len(store)} passages, {collection} has judgements of "

@@ -5,6 +5,7 @@ The steps are the passages (SQLite), BM25 (Lucene), the vectors, and the index o
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import platform
@@ -30,9 +31,8 @@ from rerank.retrieval.build_folder import BuildFolder, build_folder
 from rerank.retrieval.dense import open_vector_index, recall_of, write_vector_index
 from rerank.retrieval.index import IndexManifest, write_manifest
 from rerank.retrieval.index_format import FORMAT, DenseKind
-from rerank.retrieval.shards import DenseJob, ShardJob, SparseJob, encode_shards
-from rerank.retrieval.sparse_store import join_parts
-from rerank.retrieval.store import DuplicateDocId, PassageStore, allocate_vectors, write_passages
+from rerank.retrieval.shards import DenseJob, SparseJob, encode_shards
+from rerank.retrieval.store import DuplicateDocId, PassageStore, PassageTexts, write_passages
 from rerank.types import Passage, Precision
 
 log = logging.getLogger(__name__)
@@ -109,26 +109,26 @@ def build_index(
     }
     with build_folder(out, plan) as build:
         try:
-            dimension = encoder.id.dimension
-            build.step("passages", partial(_write_passages, collection, build.index, dimension, report))
+            build.step("passages", partial(_write_passages, collection, build.index, report))
         except CollectionError:
             build.discard()
             raise
         build.step("BM25", partial(_write_bm25, build, settings.threads, report))
-        steps = VectorSteps(build, encoder, settings, report)
-        build.step("vectors", steps.vectors)
-        build.step("dense", steps.dense)
+        vectors = VectorSteps(build, encoder, settings, report)
+        vectors.run()
         if sparse_encoder is not None:
-            build.step("sparse vectors", partial(_write_sparse, build, sparse_encoder, settings, report))
+            _encode(
+                "sparse vectors", SparseJob, build, sparse_encoder, sparse_encoder.pick_dtype("auto"), settings, report
+            )
         manifest = IndexManifest(
             format=FORMAT,
             collection=collection.name,
-            passages=len(PassageStore(build.index)),
+            passages=len(PassageTexts(build.index)),
             encoder=encoder.id,
             encoder_dtype=settings.encoder_dtype,
             dense=settings.dense,
             sparse_encoder=sparse_encoder.id if sparse_encoder else None,
-            **steps.quality(),
+            **vectors.quality(),
             bm25_k1=K1,
             bm25_b=B,
             versions=_versions(),
@@ -150,16 +150,24 @@ class VectorSteps:
     settings: BuildSettings
     report: Report
 
-    def vectors(self) -> float:
-        """Encodes the passages; returns the time that it took, summed over workers, in seconds."""
-        index, journal, encoder = self.build.index, self.build.folder / "shards", self.encoder
-        dtype = self.settings.encoder_dtype
-        rows = shard_rows(len(PassageStore(index)))
-        job = DenseJob(index, journal, encoder.id, str(encoder.device), dtype, rows)
-        return _encode(job, encoder, self.settings, partial(self.report, "vectors"))
+    def run(self) -> None:
+        """Encodes the passages, and writes the file of approximate search, if that was asked for."""
+        self._check_disk_space()
+        _encode("vectors", DenseJob, self.build, self.encoder, self.settings.encoder_dtype, self.settings, self.report)
+        self.build.step("dense", self._write_vector_index)
 
-    def dense(self) -> None:
-        """Writes the file of approximate search, if that was asked for."""
+    def _check_disk_space(self) -> None:
+        """Raises: OSError if the disk has no space for the vectors, in parts and joined, before hours of encoding."""
+        if "vectors" in self.build.seconds:
+            return
+        encoded = sum(part.stat().st_size for part in (self.build.folder / "vectors").glob("*.npz"))
+        rows = len(PassageTexts(self.build.index))
+        needed = 2 * rows * self.encoder.id.dimension * np.float32().nbytes - encoded
+        if (free := shutil.disk_usage(self.build.folder).free) < needed:
+            sizes = f"{needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free"
+            raise OSError(errno.ENOSPC, f"the vectors of {rows:,} passages need {sizes}", str(self.build.folder))
+
+    def _write_vector_index(self) -> None:
         kind, vectors = self.settings.dense, PassageStore(self.build.index).vectors
         write_vector_index(
             kind, self.build.index, vectors, self.settings.threads, lambda done: self.report(kind, done, len(vectors))
@@ -185,8 +193,8 @@ class VectorSteps:
         return float((exact * stored).sum(axis=1).mean())
 
 
-def _write_passages(collection: Collection, folder: Path, dimension: int, report: Report) -> None:
-    """Reads the collection into the passage store in the new folder, with vectors that are still 0."""
+def _write_passages(collection: Collection, folder: Path, report: Report) -> None:
+    """Reads the texts of the collection into the new folder."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     n, empty = 0, list[str]()
@@ -211,12 +219,11 @@ def _write_passages(collection: Collection, folder: Path, dimension: int, report
         log.warning(
             "%d of %d passages are empty, and found by their vectors at most; the first is %r", len(empty), n, empty[0]
         )
-    allocate_vectors(folder, n, dimension)
 
 
 def _write_bm25(build: BuildFolder, threads: int, report: Report) -> None:
-    """Indexes the texts of the passage store with Lucene."""
-    store = PassageStore(build.index)
+    """Indexes the texts with Lucene."""
+    store = PassageTexts(build.index)
     n = len(store)
     write_bm25(
         store.texts_from(0, n),
@@ -227,29 +234,33 @@ def _write_bm25(build: BuildFolder, threads: int, report: Report) -> None:
     )
 
 
-def _write_sparse(build: BuildFolder, encoder: SparseEncoder, settings: BuildSettings, report: Report) -> float:
-    """Encodes the passages as sparse vectors; returns the time that it took, summed over workers, in seconds."""
-    dtype = encoder.pick_dtype("auto")
-    rows, journal = shard_rows(len(PassageStore(build.index))), build.folder / "sparse-shards"
-    job = SparseJob(build.index, journal, encoder.id, str(encoder.device), dtype, rows)
-    seconds = _encode(job, encoder, settings, partial(report, "sparse vectors"))
-    start_s = time.perf_counter()
-    join_parts([job.part(shard) for shard in range(len(job.read_journal()))], build.index, encoder.id.vocabulary_size)
-    return seconds + time.perf_counter() - start_s
-
-
 def shard_rows(passages: int) -> int:
     """Rows of a shard: a small collection has at least 40 shards, so that its progress shows within its first 3 %."""
     return min(SHARD_ROWS, max(_LEAST_SHARD_ROWS, passages // 40))
 
 
 def _encode(
-    job: ShardJob[Any], encoder: Encoder | SparseEncoder, settings: BuildSettings, report: Callable[[int, int], None]
-) -> float:
-    """Encodes the passages; `report` gets the number of finished ones, and of all. Returns: see `encode_shards`."""
-    n = len(PassageStore(job.folder))
+    step: str,
+    job_type: type[DenseJob] | type[SparseJob],
+    build: BuildFolder,
+    encoder: Any,
+    dtype: Precision,
+    settings: BuildSettings,
+    report: Report,
+) -> None:
+    """The step of a build that encodes the passages; its duration is summed over workers."""
+    n = len(PassageTexts(build.index))
+    job = job_type(build.index, build.folder / step, encoder.id, str(encoder.device), dtype, shard_rows(n))
     workers = settings.workers or (1 if encoder.device.type == "cuda" else settings.threads)
-    return encode_shards(job, encoder, workers, lambda done: report(done, n))
+
+    def encode_and_join() -> float:
+        seconds = encode_shards(job, encoder, workers, lambda done: report(step, done, n))
+        start_s = time.perf_counter()
+        job.join()
+        return seconds + time.perf_counter() - start_s
+
+    build.step(step, encode_and_join)
+    shutil.rmtree(job.parts, ignore_errors=True)
 
 
 def _versions() -> dict[str, str]:

@@ -191,13 +191,3 @@ def _read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     if version == (1, 0):
         return np.lib.format.read_array_header_1_0(file)
     return np.lib.format.read_array_header_2_0(file)
-
-
-def reserve(path: Path) -> None:
-    """Takes the space of a file that consists of holes, so that no later write to it finds the disk full.
-
-    Raises:
-        OSError: there is not enough space.
-    """
-    with path.open("r+b") as file:
-        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)

@@ -1,7 +1,7 @@
-"""Encodes the passages of an index in shards, by worker processes, and keeps a journal of the finished shards.
+"""Encodes the passages of an index in shards, by worker processes. Each finished shard is a file.
 
 A shard is a fixed range of rows, and is encoded in one thread. The vectors therefore do not depend on the number of
-workers, nor on kills.
+workers, nor on kills. A shard is named by its first row.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from rerank.errors import CheckpointError, ConfigError
 from rerank.models.encoder import Encoder
 from rerank.models.encoder_loading import EncoderId
 from rerank.models.sparse_encoder import SparseEncoder, SparseEncoderId
-from rerank.retrieval.sparse_store import write_part
-from rerank.retrieval.store import PassageStore, write_vectors
+from rerank.retrieval import sparse_store, store
+from rerank.retrieval.parts import read_parts, write_part
+from rerank.retrieval.store import PassageTexts
 from rerank.types import Precision
-from rerank.util.files import atomic_file
 
 #: Identity of an encoder.
 Id = TypeVar("Id")
@@ -43,7 +43,7 @@ class ShardJob(ABC, Generic[Id]):
 
     Attributes:
         folder: of the index, with its texts.
-        journal: file with the time that each finished shard took, in seconds (float64); 0 for the others.
+        parts: folder of the finished shards, see rerank.retrieval.parts.
         encoder: identity of the encoder.
         device: of the encoder.
         dtype: precision of the encoder.
@@ -51,7 +51,7 @@ class ShardJob(ABC, Generic[Id]):
     """
 
     folder: Path
-    journal: Path
+    parts: Path
     encoder: Id
     device: str
     dtype: Precision
@@ -61,19 +61,20 @@ class ShardJob(ABC, Generic[Id]):
     def load_encoder(self) -> Any: ...
 
     @abstractmethod
-    def store(self, shard: int, texts: Sequence[str], encoder: Any) -> None:
-        """Encodes the texts of a shard, and stores the result in its place."""
+    def encode(self, texts: Sequence[str], encoder: Any) -> dict[str, npt.NDArray[Any]]:
+        """Encodes some texts; returns the arrays of a part."""
 
-    def create_journal(self) -> None:
-        """Creates the journal unless it is there; a power loss may have cut it."""
-        shards = -(-len(PassageStore(self.folder)) // self.shard_rows)
-        if not self.journal.exists() or self.journal.stat().st_size != shards * np.float64().nbytes:
-            with atomic_file(self.journal) as temporary:
-                temporary.write_bytes(np.zeros(shards).tobytes())
+    @abstractmethod
+    def join(self) -> None:
+        """Writes the vectors of the index from the parts of all shards. Raises: OSError if the disk is full."""
 
-    def read_journal(self) -> npt.NDArray[np.float64]:
-        """(number of shards,) seconds."""
-        return np.fromfile(self.journal, np.float64)
+    def part_files(self) -> list[Path]:
+        """The files of all shards, finished or not, in the order of their rows."""
+        rows = len(PassageTexts(self.folder))
+        return [self._part_file(first, rows) for first in range(0, rows, self.shard_rows)]
+
+    def _part_file(self, first: int, rows: int) -> Path:
+        return self.parts / f"{first}-{min(first + self.shard_rows, rows)}.npz"
 
     def ready(self, encoder: Any = None) -> Callable[[int], int]:
         """Returns a function that encodes and stores a shard in this process, and returns the number of its passages.
@@ -87,48 +88,47 @@ class ShardJob(ABC, Generic[Id]):
         encoder = encoder or self.load_encoder()
         if encoder.id != self.encoder:
             raise ConfigError(f"encoder {encoder.id.name} has changed since the build began; start a new build")
-        return partial(self._encode, encoder, PassageStore(self.folder))
+        return partial(self._encode_shard, encoder, PassageTexts(self.folder))
 
-    def _encode(self, encoder: Any, passages: PassageStore, shard: int) -> int:
+    def _encode_shard(self, encoder: Any, passages: PassageTexts, first: int) -> int:
         start_s = time.perf_counter()
-        first = shard * self.shard_rows
         texts = list(passages.texts_from(first, first + self.shard_rows))
-        self.store(shard, texts, encoder)
-        with self.journal.open("r+b", buffering=0) as file:  # which other processes write, too
-            seconds = np.float64(time.perf_counter() - start_s)
-            os.pwrite(file.fileno(), seconds.tobytes(), shard * seconds.nbytes)
-            os.fdatasync(file.fileno())
+        arrays = self.encode(texts, encoder)
+        arrays["seconds"] = np.array(time.perf_counter() - start_s)
+        write_part(self._part_file(first, len(passages)), arrays)
         return len(texts)
 
 
 @dataclass(frozen=True, slots=True)
 class DenseJob(ShardJob[EncoderId]):
-    """The encoding of all passages as vectors, whose file is allocated."""
+    """The encoding of all passages as vectors."""
 
     def load_encoder(self) -> Encoder:
         return Encoder(self.encoder.settings, self.device)
 
-    def store(self, shard: int, texts: Sequence[str], encoder: Encoder) -> None:
+    def encode(self, texts: Sequence[str], encoder: Encoder) -> dict[str, npt.NDArray[Any]]:
         """See ShardJob. Raises: CheckpointError if the encoder returns numbers that are not finite."""
         vectors, is_truncated = encoder.vectors_and_truncation(texts, self.dtype)
         if not np.isfinite(vectors).all():
             raise CheckpointError(f"encoder {self.encoder.name} returns numbers that are not finite; use another")
-        write_vectors(self.folder, shard * self.shard_rows, vectors, is_truncated)
+        return store.part_arrays(vectors, is_truncated)
+
+    def join(self) -> None:
+        store.join_vectors(self.part_files(), self.folder)
 
 
 @dataclass(frozen=True, slots=True)
 class SparseJob(ShardJob[SparseEncoderId]):
-    """The encoding of all passages as sparse vectors, with a file for each shard until all are joined."""
+    """The encoding of all passages as sparse vectors."""
 
     def load_encoder(self) -> SparseEncoder:
         return SparseEncoder(self.encoder.name, self.device)
 
-    def store(self, shard: int, texts: Sequence[str], encoder: SparseEncoder) -> None:
-        write_part(self.part(shard), encoder.encode_passages(texts, self.dtype))
+    def encode(self, texts: Sequence[str], encoder: SparseEncoder) -> dict[str, npt.NDArray[Any]]:
+        return sparse_store.part_arrays(encoder.encode_passages(texts, self.dtype), self.encoder.vocabulary_size)
 
-    def part(self, shard: int) -> Path:
-        """The file of a shard, next to the journal."""
-        return self.journal.with_name(f"{self.journal.name}-{shard}.npz")
+    def join(self) -> None:
+        sparse_store.join_sparse_vectors(self.part_files(), self.folder)
 
 
 def encode_shards(job: ShardJob[Any], encoder: Any, workers: int, report: Callable[[int], None]) -> float:
@@ -145,18 +145,20 @@ def encode_shards(job: ShardJob[Any], encoder: Any, workers: int, report: Callab
 
     Raises:
         ConfigError: a worker died.
+        OSError: the disk is full.
     """
-    job.create_journal()
-    journal = job.read_journal()
-    rows = len(PassageStore(job.folder))
-    shards = np.flatnonzero(journal == 0).tolist()
-    done = rows - sum(min(job.shard_rows, rows - shard * job.shard_rows) for shard in shards)
+    job.parts.mkdir(exist_ok=True)
+    for unfinished in job.parts.glob(".*"):  # a kill while a part was written leaves it
+        unfinished.unlink()
+    rows, files = len(PassageTexts(job.folder)), job.part_files()
+    shards = [number * job.shard_rows for number, file in enumerate(files) if not file.exists()]
+    done = rows - sum(min(job.shard_rows, rows - first) for first in shards)
     report(done)
     is_alone = min(workers, len(shards)) <= 1
     for encoded in _here(job, encoder, shards) if is_alone else _pool(job, workers, shards):
         done += encoded
         report(done)
-    return float(job.read_journal().sum())
+    return sum(float(seconds) for seconds in read_parts(files, "seconds"))
 
 
 def _here(job: ShardJob[Any], encoder: Any, shards: list[int]) -> Iterator[int]:
@@ -189,11 +191,11 @@ def _start_worker(job: ShardJob[Any]) -> None:
     _encode_shard = job.ready()
 
 
-def _encode_in_worker(shard: int) -> int:
-    return _encode_shard(shard)
+def _encode_in_worker(first: int) -> int:
+    return _encode_shard(first)
 
 
-#: Encodes a shard in a worker process.
+#: Encodes the shard from a row on in a worker process.
 _encode_shard: Callable[[int], int]
 
 

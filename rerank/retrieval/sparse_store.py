@@ -5,15 +5,15 @@ They are a compressed sparse matrix: offsets of the rows, ids of terms, and weig
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rerank.retrieval.index_format import ArrayFile, damaged, reserve
-from rerank.util.files import atomic_file
+from rerank.retrieval.index_format import ArrayFile, damaged
+from rerank.retrieval.parts import join_parts, read_parts
 from rerank.util.sparse_vectors import SparseVector
 
 FOLDER = "sparse"
@@ -22,7 +22,7 @@ _MAX_UINT16_TERMS = 1 << 16
 
 
 class SparseStore:
-    """Reads the sparse vectors that `join_parts` wrote to an index. Rows are read, and not memory-mapped.
+    """Reads the sparse vectors that `join_sparse_vectors` wrote to an index. Rows are read, and not memory-mapped.
 
     Args:
         index: folder of the index.
@@ -62,48 +62,23 @@ def _open_numbers(path: Path, numbers: int) -> ArrayFile:
     return file
 
 
-def write_part(path: Path, vectors: Sequence[SparseVector]) -> None:
-    """Writes the vectors of some rows to a separate file."""
-    counts = np.array([len(vector.terms) for vector in vectors], dtype=np.int64)
+def part_arrays(vectors: Sequence[SparseVector], vocabulary_size: int) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of a part (see rerank.retrieval.parts) with the sparse vectors of some rows."""
     terms = np.concatenate([np.empty(0, np.int32), *(vector.terms for vector in vectors)])
     weights = np.concatenate([np.empty(0, np.float32), *(vector.weights for vector in vectors)])
-    truncated = np.array([vector.is_truncated for vector in vectors], dtype=np.bool_)
-    with atomic_file(path) as temporary, temporary.open("wb") as file:
-        np.savez(file, counts=counts, terms=terms, weights=weights.astype(np.float16), truncated=truncated)
+    return {
+        "counts": np.array([len(vector.terms) for vector in vectors], dtype=np.int64),
+        "terms": terms.astype(np.uint16 if vocabulary_size <= _MAX_UINT16_TERMS else np.uint32),
+        "weights": weights.astype(np.float16),
+        "truncated": np.array([vector.is_truncated for vector in vectors], dtype=np.bool_),
+    }
 
 
-def join_parts(parts: Sequence[Path], index: Path, vocabulary_size: int) -> None:
-    """Writes the sparse vectors of an index from the files of its parts, in their order.
-
-    It reads the parts one by one, so that its memory does not depend on their number.
-
-    Raises:
-        OSError: the disk is full.
-    """
+def join_sparse_vectors(parts: Sequence[Path], index: Path) -> None:
+    """Writes the sparse vectors of an index from its parts, in their order. Raises: OSError if the disk is full."""
     folder = index / FOLDER
     folder.mkdir(exist_ok=True)
-    counts = np.concatenate([np.empty(0, np.int64), *(part["counts"] for part in _read(parts))])
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
-    np.save(folder / _OFFSETS, offsets)
-    terms = _allocate(folder / _TERMS, np.uint16 if vocabulary_size <= _MAX_UINT16_TERMS else np.uint32, offsets[-1])
-    weights = _allocate(folder / _WEIGHTS, np.float16, offsets[-1])
-    truncated = _allocate(folder / _TRUNCATED, np.bool_, len(counts))
-    row = first = 0
-    for part in _read(parts):
-        n, numbers = len(part["counts"]), len(part["terms"])
-        terms[first : first + numbers], weights[first : first + numbers] = part["terms"], part["weights"]
-        truncated[row : row + n] = part["truncated"]
-        row, first = row + n, first + numbers
-
-
-def _read(parts: Sequence[Path]) -> Iterator[dict[str, npt.NDArray[Any]]]:
-    for path in parts:
-        with np.load(path) as arrays:
-            yield dict(arrays)
-
-
-def _allocate(path: Path, dtype: type, n: int) -> npt.NDArray[Any]:
-    """Creates a file of n numbers, with its space on the disk."""
-    array = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=(int(n),))
-    reserve(path)
-    return array
+    counts = np.concatenate(list(read_parts(parts, "counts")))
+    np.save(folder / _OFFSETS, np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)]))
+    for name, file in (("terms", _TERMS), ("weights", _WEIGHTS), ("truncated", _TRUNCATED)):
+        join_parts(parts, name, folder / file)

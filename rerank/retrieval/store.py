@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import sqlite3
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rerank.errors import CollectionError, NotFound
-from rerank.retrieval.index_format import ArrayFile, damaged, reserve
+from rerank.retrieval.index_format import ArrayFile, damaged
+from rerank.retrieval.parts import join_parts
 from rerank.retrieval.sparse_store import SparseStore
 from rerank.types import Matrix, Passage, ScoredDoc, is_valid_doc_id
 
@@ -44,8 +44,60 @@ class ScoredRow:
     score: float
 
 
-class PassageStore:
-    """Reads the passages that `write_passages` wrote to a folder. Rows are 0-based and in collection order.
+class PassageTexts:
+    """Reads the texts that `write_passages` wrote to a folder. Rows are 0-based and in collection order.
+
+    Args:
+        folder: of the index.
+
+    Raises:
+        IndexMismatch: the file is missing or damaged.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / _PASSAGES
+        with _damage_named(self._path):
+            self._db = sqlite3.connect(
+                f"{self._path.absolute().as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False
+            )
+            self._db.execute("PRAGMA mmap_size = 0")  # a file that is cut while it is mapped ends the process (SIGBUS)
+            ((last_row,),) = self._db.execute("SELECT max(row) FROM passages")
+        self._rows = 0 if last_row is None else int(last_row) + 1
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def texts(self, doc_ids: Sequence[str]) -> dict[str, str]:
+        """Texts by doc_id; leaves out those that are not in the index."""
+        return dict(self._select("SELECT doc_id, text FROM passages WHERE doc_id IN ({})", doc_ids))
+
+    def texts_from(self, first: int, stop: int) -> Iterator[str]:
+        """The texts of the rows from `first` to before `stop`, read one after the other."""
+        sql = "SELECT text FROM passages WHERE row >= ? AND row < ? ORDER BY row"
+        with _damage_named(self._path):
+            yield from (text for (text,) in self._db.execute(sql, (first, stop)))
+
+    def scored_docs(self, hits: Sequence[ScoredRow]) -> list[ScoredDoc]:
+        """The results of a retriever, by doc_id."""
+        rows = [hit.row for hit in hits]
+        doc_id_of = dict(self._select("SELECT row, doc_id FROM passages WHERE row IN ({})", rows))
+        self._check_found(rows, doc_id_of)
+        return [ScoredDoc(doc_id_of[hit.row], hit.score) for hit in hits]
+
+    def _select(self, sql: str, values: Sequence[object]) -> Iterator[tuple[Any, ...]]:
+        for start in range(0, len(values), _MAX_VARIABLES):
+            chunk = values[start : start + _MAX_VARIABLES]
+            with _damage_named(self._path):
+                yield from self._db.execute(sql.format(",".join("?" * len(chunk))), chunk)
+
+    def _check_found(self, rows: Sequence[int], found: Container[int]) -> None:
+        """Raises: IndexMismatch if one of the rows, which the index has, was not found."""
+        if missing := [row for row in rows if row not in found]:
+            raise damaged(self._path, f"it has no row {missing[0]}")
+
+
+class PassageStore(PassageTexts):
+    """Reads the passages of a complete index: their texts, their vectors and, on request, their sparse vectors.
 
     Args:
         folder: of the index.
@@ -57,25 +109,16 @@ class PassageStore:
     """
 
     def __init__(self, folder: Path, shape: tuple[int, int] | None = None, sparse: SparseStore | None = None) -> None:
+        super().__init__(folder)
         self._sparse = sparse
-        self._path = folder / _PASSAGES
-        with _damage_named(self._path):
-            self._db = sqlite3.connect(
-                f"{self._path.absolute().as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False
-            )
-            self._db.execute("PRAGMA mmap_size = 0")  # a file that is cut while it is mapped ends the process (SIGBUS)
-            ((last_row,),) = self._db.execute("SELECT max(row) FROM passages")
         #: The unit vector of each row.
         self.vectors = VectorFile(folder / _VECTORS)
         #: (N,): whether the vector of a row covers only the beginning of its text.
         self.truncated: npt.NDArray[np.bool_] = ArrayFile(folder / _TRUNCATED, np.bool_, dimensions=1).read()
         if shape is not None and self.vectors.shape != shape:
             raise damaged(folder / _VECTORS, f"it has {self.vectors.shape} numbers instead of {shape}")
-        if last_row != len(self) - 1:
-            raise damaged(self._path, f"its last row is {last_row} instead of {len(self) - 1}")
-
-    def __len__(self) -> int:
-        return len(self.vectors)
+        if len(self) != len(self.vectors):
+            raise damaged(self._path, f"it has {len(self)} rows instead of {len(self.vectors)}")
 
     def passages(self, doc_ids: Sequence[str]) -> list[Passage]:
         """The passages with these ids, with text and vector, in the given order.
@@ -100,23 +143,6 @@ class PassageStore:
         self._check_found(rows, found)
         return [found[row] for row in rows]
 
-    def texts(self, doc_ids: Sequence[str]) -> dict[str, str]:
-        """Texts by doc_id; leaves out those that are not in the index."""
-        return dict(self._select("SELECT doc_id, text FROM passages WHERE doc_id IN ({})", doc_ids))
-
-    def texts_from(self, first: int, stop: int) -> Iterator[str]:
-        """The texts of the rows from `first` to before `stop`, read one after the other."""
-        sql = "SELECT text FROM passages WHERE row >= ? AND row < ? ORDER BY row"
-        with _damage_named(self._path):
-            yield from (text for (text,) in self._db.execute(sql, (first, stop)))
-
-    def scored_docs(self, hits: Sequence[ScoredRow]) -> list[ScoredDoc]:
-        """The results of a retriever, by doc_id."""
-        rows = [hit.row for hit in hits]
-        doc_id_of = dict(self._select("SELECT row, doc_id FROM passages WHERE row IN ({})", rows))
-        self._check_found(rows, doc_id_of)
-        return [ScoredDoc(doc_id_of[hit.row], hit.score) for hit in hits]
-
     def _passages(self, sql: str, values: Sequence[object]) -> Iterator[tuple[int, Passage]]:
         """The rows and passages that a statement selects."""
         found = list(self._select(sql, values))
@@ -124,17 +150,6 @@ class PassageStore:
         for (row, doc_id, text), vector in zip(found, vectors, strict=True):
             sparse = self._sparse.read(row) if self._sparse else None
             yield row, Passage(doc_id, text, vector=vector, vector_truncated=bool(self.truncated[row]), sparse=sparse)
-
-    def _select(self, sql: str, values: Sequence[object]) -> Iterator[tuple[Any, ...]]:
-        for start in range(0, len(values), _MAX_VARIABLES):
-            chunk = values[start : start + _MAX_VARIABLES]
-            with _damage_named(self._path):
-                yield from self._db.execute(sql.format(",".join("?" * len(chunk))), chunk)
-
-    def _check_found(self, rows: Sequence[int], found: Container[int]) -> None:
-        """Raises: IndexMismatch if one of the rows, which the index has, was not found."""
-        if missing := [row for row in rows if row not in found]:
-            raise damaged(self._path, f"it has no row {missing[0]}")
 
 
 class VectorFile(ArrayFile):
@@ -174,39 +189,15 @@ def write_passages(folder: Path, passages: Iterable[Passage]) -> Iterator[int]:
         db.close()
 
 
-def allocate_vectors(folder: Path, n: int, dimension: int) -> tuple[Matrix, npt.NDArray[np.bool_]]:
-    """Creates the vectors and the marks of truncation of a passage store.
-
-    Returns:
-        PassageStore's `vectors` (all 0) and `truncated` (all False), for the caller to fill.
-
-    Raises:
-        OSError: the disk has no space for them.
-    """
-    vectors = np.lib.format.open_memmap(folder / _VECTORS, mode="w+", dtype=np.float32, shape=(n, dimension))
-    truncated = np.lib.format.open_memmap(folder / _TRUNCATED, mode="w+", dtype=np.bool_, shape=(n,))
-    for name in (_VECTORS, _TRUNCATED):
-        reserve(folder / name)
-    return vectors, truncated
+def part_arrays(vectors: Matrix, truncated: Sequence[bool]) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of a part (see rerank.retrieval.parts) with vectors of some rows, and whether each is truncated."""
+    return {"vectors": vectors.astype(np.float32, copy=False), "truncated": np.array(truncated, dtype=np.bool_)}
 
 
-def write_vectors(folder: Path, first: int, vectors: Matrix, truncated: Sequence[bool]) -> None:
-    """Stores the vectors of the rows from `first` on, and whether they are truncated; they survive a power cut.
-
-    Rows may be written in any order and by several processes.
-
-    Raises:
-        OSError: the disk is full.
-    """
-    for name, values in ((_VECTORS, vectors), (_TRUNCATED, np.array(truncated, dtype=np.bool_))):
-        array = ArrayFile(folder / name, None, dimensions=values.ndim)
-        content = np.ascontiguousarray(values, dtype=array.dtype).tobytes()
-        offset = array.first_byte + first * array.row_bytes
-        with (folder / name).open("r+b", buffering=0) as file:
-            while content:  # a disk that becomes full takes a part before it refuses the rest
-                written = os.pwrite(file.fileno(), content, offset)
-                content, offset = content[written:], offset + written
-            os.fdatasync(file.fileno())
+def join_vectors(parts: Sequence[Path], folder: Path) -> None:
+    """Writes the vectors of an index from its parts, in their order. Raises: OSError if the disk is full."""
+    for name, file in (("vectors", _VECTORS), ("truncated", _TRUNCATED)):
+        join_parts(parts, name, folder / file)
 
 
 def _insert(db: sqlite3.Connection, row: int, passage: Passage) -> None:

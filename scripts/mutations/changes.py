@@ -384,8 +384,19 @@ CHANGES: tuple[Change, ...] = (
         ("if begun and begun != plan and not replace_others:", "if False:"),
     ),
     *_of(
+        "rerank/retrieval/parts.py",
+        ("sum(len(array) for array in read_parts(parts, name))", "len(first) * len(parts)"),
+        tests="rerank/retrieval/test_shards.py",
+    ),
+    *_of(
+        "rerank/retrieval/shards.py",
+        ("if not file.exists()]", "]"),
+        ("        unfinished.unlink()\n", "        pass\n"),
+    ),
+    *_of("rerank/retrieval/build.py", ("2 * rows * self", "rows * self")),
+    *_of(
         "rerank/retrieval/sparse_store.py",
-        ("row, first = row + n, first + numbers", "row, first = row + n, numbers"),
+        ("np.cumsum(counts, dtype=np.int64)", "counts"),
         ("bool(self._truncated[row])", "False"),
         ("int(terms[-1]) >= self._vocabulary_size", "int(terms[-1]) > self._vocabulary_size"),
         ("or (np.diff(self._offsets) < 0).any()", ""),

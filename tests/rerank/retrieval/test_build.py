@@ -2,14 +2,15 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from rerank.collections import Collection, open_collection
@@ -86,7 +87,12 @@ def test_killed_build_goes_on_and_gives_the_same_index(encoder, tmp_path, undist
 
 @pytest.mark.parametrize(
     ("moment", "name"),
-    [(None, "passages.sqlite"), (("passages", 40), "index.partial"), (("vectors", 40), "hnsw.faiss")],
+    [
+        (None, "passages.sqlite"),
+        (("passages", 40), "index.partial"),
+        (("vectors", 40), "index.partial"),
+        (("hnsw", 0), "hnsw.faiss"),
+    ],
 )
 def test_full_disk_is_named_and_the_build_goes_on_with_space(encoder, tmp_path, undisturbed, moment, name):
     out, settings = tmp_path / "index", BuildSettings("hnsw", workers=1)
@@ -108,15 +114,22 @@ def test_full_disk_is_named_and_the_build_goes_on_with_space(encoder, tmp_path, 
     assert [path.name for path in tmp_path.iterdir()] == ["index"]
 
 
-def test_space_of_all_vectors_is_taken_before_the_first_is_encoded(encoder, tmp_path):
-    def stop(stage: str, done: int, total: int | None) -> None:
-        if stage == "vectors":
-            raise Killed
+def test_disk_without_space_for_the_vectors_is_named_before_the_first_is_encoded(encoder, tmp_path, monkeypatch):
+    needed = 2 * 40 * encoder.id.dimension * 4
+    reports: list[str] = []
 
-    with pytest.raises(Killed):
-        build_index(collection(), tmp_path / "index", encoder, stop)
-    state = (tmp_path / "index.partial" / "index" / "vectors.npy").stat()
-    assert state.st_blocks * 512 >= state.st_size > 40 * encoder.id.dimension * 4
+    def build() -> None:
+        build_index(collection(), tmp_path / "index", encoder, lambda stage, *_: reports.append(stage))
+
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=needed - 1))
+    with pytest.raises(
+        ConfigError, match=r"the vectors of 40 passages need .* GB, and .* GB are free; free disk space"
+    ):
+        build()
+    assert "vectors" not in reports
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=needed))
+    build()
+    assert "vectors" in reports
 
 
 @pytest.mark.parametrize(
@@ -215,8 +228,7 @@ def test_killed_processes_leave_an_index_that_others_finish_to_the_bytes_of_one_
     workers = [int(pid) for pid in killed.stdout.split()]
     assert len(workers) == 2
     wait_for(lambda: not any(is_running(pid) for pid in workers))
-    journal = np.fromfile(tmp_path / "index.partial" / "shards")
-    assert 0 < np.count_nonzero(journal) < len(journal) == 10
+    assert 0 < len(list((tmp_path / "index.partial" / "vectors").glob("*.npz"))) < 10
     monkeypatch.setattr("rerank.retrieval.build.SHARD_ROWS", 4)
     build_index(collection(), out, encoder, settings=BuildSettings("hnsw", workers=1))
     assert contents(out) == contents(undisturbed)

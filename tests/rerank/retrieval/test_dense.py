@@ -14,7 +14,8 @@ from rerank.models.encoder import Encoder
 from rerank.retrieval import dense
 from rerank.retrieval.dense import DenseRetriever, ScoresAndRows, open_vector_index, recall_of, write_vector_index
 from rerank.retrieval.index_format import DenseKind
-from rerank.retrieval.store import PassageStore, VectorFile, allocate_vectors, write_passages
+from rerank.retrieval.parts import write_part
+from rerank.retrieval.store import PassageStore, VectorFile, join_vectors, part_arrays, write_passages
 from rerank.types import Matrix, Passage, Query
 
 N, D = 5_000, 16
@@ -159,9 +160,10 @@ def store(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Passage
     """Random vectors; passages 7 and 300 are the same."""
     folder = tmp_path_factory.mktemp("dense")
     list(write_passages(folder, (Passage(f"d{n}", "") for n in range(PASSAGES))))
-    vectors, _ = allocate_vectors(folder, PASSAGES, encoder.id.dimension)
-    vectors[:] = unit_rows(PASSAGES, 1, encoder.id.dimension)
+    vectors = unit_rows(PASSAGES, 1, encoder.id.dimension)
     vectors[300] = vectors[7]
+    write_part(folder / "part", part_arrays(vectors, [False] * PASSAGES))
+    join_vectors([folder / "part"], folder)
     return PassageStore(folder)
 
 

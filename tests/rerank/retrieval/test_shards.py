@@ -9,7 +9,7 @@ import pytest
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.encoder import Encoder
 from rerank.retrieval.shards import DenseJob, encode_shards
-from rerank.retrieval.store import allocate_vectors, write_passages
+from rerank.retrieval.store import PassageStore, write_passages
 from rerank.types import Matrix, Passage
 
 N = 23
@@ -25,8 +25,7 @@ def new_job(encoder: Encoder, folder: Path) -> DenseJob:
     """TEXTS in shards of five."""
     folder.mkdir(exist_ok=True)
     list(write_passages(folder, (Passage(f"d{n}", text) for n, text in enumerate(TEXTS))))
-    allocate_vectors(folder, N, encoder.id.dimension)
-    return DenseJob(folder, folder / "shards", encoder.id, "cpu", "float32", shard_rows=5)
+    return DenseJob(folder, folder / "parts", encoder.id, "cpu", "float32", shard_rows=5)
 
 
 def test_encoder_that_changed_under_its_name_is_refused(job, encoder):
@@ -42,4 +41,21 @@ def test_vectors_that_are_not_finite_are_refused(job, encoder, monkeypatch):
     monkeypatch.setattr(Encoder, "vectors_and_truncation", not_finite)
     with pytest.raises(CheckpointError, match="not finite"):
         encode_shards(job, encoder, workers=1, report=lambda done: None)
-    assert not job.read_journal().any()
+    assert not any(file.exists() for file in job.part_files())
+
+
+def test_only_missing_shards_are_encoded_and_give_the_same_vectors(job, encoder):
+    encode_shards(job, encoder, workers=1, report=lambda done: None)
+    job.join()
+    before = PassageStore(job.folder).vectors.read()
+    np.testing.assert_allclose(before, encoder.encode_passages(TEXTS), atol=1e-5)
+    lost = job.part_files()[2]
+    assert lost.name == "10-15.npz"
+    lost.unlink()
+    (job.parts / ".10-15.npz.1.writing").touch()  # of a process that was killed
+    reports: list[int] = []
+    encode_shards(job, encoder, workers=1, report=reports.append)
+    assert reports == [N - 5, N]
+    assert sorted(job.parts.iterdir()) == sorted(job.part_files())
+    job.join()
+    assert (PassageStore(job.folder).vectors.read() == before).all()

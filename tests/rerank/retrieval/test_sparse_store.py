@@ -13,7 +13,8 @@ from rerank.models.sparse_encoder import SparseEncoder
 from rerank.reranking.reranker import load_reranker
 from rerank.retrieval.build import BuildSettings, build_index
 from rerank.retrieval.index import Index
-from rerank.retrieval.sparse_store import FOLDER, SparseStore, join_parts, write_part
+from rerank.retrieval.parts import write_part
+from rerank.retrieval.sparse_store import FOLDER, SparseStore, join_sparse_vectors, part_arrays
 from rerank.types import FirstStage, Passage, Query
 from rerank.util.sparse_vectors import SparseVector
 from tests.conftest import PASSAGES
@@ -55,9 +56,9 @@ def stored(folder: Path, vectors: list[SparseVector], sizes: list[int]) -> Spars
     """The store of vectors that were written in parts of these sizes."""
     parts, rest = [folder / f"{number}.npz" for number in range(len(sizes))], list(vectors)
     for path, size in zip(parts, sizes, strict=True):
-        write_part(path, rest[:size])
+        write_part(path, part_arrays(rest[:size], TERMS))
         rest = rest[size:]
-    join_parts(parts, folder, TERMS)
+    join_sparse_vectors(parts, folder)
     return SparseStore(folder, len(vectors), TERMS)
 
 

@@ -11,16 +11,17 @@ import pytest
 
 from rerank.errors import CollectionError, IndexMismatch, NotFound
 from rerank.retrieval import store as stores
-from rerank.retrieval.store import PassageStore, ScoredRow, VectorFile, allocate_vectors, write_passages
+from rerank.retrieval.parts import write_part
+from rerank.retrieval.store import PassageStore, ScoredRow, VectorFile, join_vectors, part_arrays, write_passages
 from rerank.types import Passage
 
 
 def write_store(folder: Path, passages: Iterable[Passage], truncated_rows: Iterable[int] = ()) -> PassageStore:
     """A store; row r has the vector (r, r)."""
     n = len(list(write_passages(folder, passages)))
-    vectors, truncated = allocate_vectors(folder, n, 2)
-    vectors[:] = np.arange(n, dtype=np.float32)[:, None]
-    truncated[list(truncated_rows)] = True
+    truncated = set(truncated_rows)
+    write_part(folder / "part", part_arrays(np.arange(n)[:, None].repeat(2, 1), [row in truncated for row in range(n)]))
+    join_vectors([folder / "part"], folder)
     return PassageStore(folder)
 
 

@@ -36,7 +36,7 @@ from rerank.retrieval.build_folder import build_folder
 from rerank.retrieval.dense import DenseRetriever, open_vector_index
 from rerank.retrieval.index import Index, IndexManifest, read_manifest, write_manifest
 from rerank.retrieval.sparse_store import FOLDER as SPARSE_FOLDER
-from rerank.retrieval.store import PassageStore, allocate_vectors
+from rerank.retrieval.store import PassageStore, PassageTexts
 from rerank.types import FirstStage, Passage, Query
 from rerank.util.files import atomic_file, atomic_folder, sha256_of_files
 from rerank_training.lists.sampling import Pool, make_pool
@@ -132,7 +132,7 @@ def _judgements(path: Path, queries: Sequence[Query], index: Path) -> list[Qrel]
     return with_known_ids(
         read_qrels(path),
         lambda _: {query.query_id for query in queries},
-        lambda doc_ids: PassageStore(index).texts(sorted(doc_ids)),
+        lambda doc_ids: PassageTexts(index).texts(sorted(doc_ids)),
     )
 
 
@@ -183,14 +183,13 @@ def reencode(index: Path, out: Path, encoder: Encoder, report: Report) -> IndexM
     before = read_manifest(index)
     plan = {"index": str(index.resolve()), "built": before.created_utc.isoformat(), "encoder": asdict(encoder.id)}
     with build_folder(out, plan, replace_others=True) as build:
-        build.step("passages", partial(_copy_texts, index, build.index, before.passages, encoder.id.dimension))
-        steps = VectorSteps(build, encoder, BuildSettings(before.dense, before.encoder_dtype), report)
-        build.step("vectors", steps.vectors)
-        build.step("dense", steps.dense)
+        build.step("passages", partial(_copy_texts, index, build.index))
+        vectors = VectorSteps(build, encoder, BuildSettings(before.dense, before.encoder_dtype), report)
+        vectors.run()
         changed = {
             "encoder": encoder.id,
             "created_utc": datetime.now(UTC),
-            **steps.quality(),
+            **vectors.quality(),
             "seconds": before.seconds | build.seconds,
         }
         manifest = write_manifest(build.index, before.model_copy(update=changed))
@@ -198,8 +197,8 @@ def reencode(index: Path, out: Path, encoder: Encoder, report: Report) -> IndexM
     return manifest
 
 
-def _copy_texts(index: Path, folder: Path, passages: int, dimension: int) -> None:
-    """Copies all of an index but its vectors to the new folder of another one, with vectors that are still 0.
+def _copy_texts(index: Path, folder: Path) -> None:
+    """Copies all of an index but its vectors to the new folder of another one.
 
     Raises:
         OSError: the disk is full.
@@ -210,7 +209,6 @@ def _copy_texts(index: Path, folder: Path, passages: int, dimension: int) -> Non
     except shutil.Error as error:  # one failure for each file, with the text of its OSError
         _, target, reason = error.args[0][0]
         raise OSError(errno.EIO, reason, target) from error
-    allocate_vectors(folder, passages, dimension)
 
 
 def _without_vectors(folder: str, names: list[str]) -> list[str]:
