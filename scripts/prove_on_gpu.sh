@@ -13,6 +13,6 @@
 set -euo pipefail
 [[ $# -ge 1 ]] || { echo "usage: $0 OUT [WEIGHTS] [--requests FILE] [--section NAME]..." >&2; exit 2; }
 root=$(realpath "$(dirname "$0")/..")
-export HF_HUB_OFFLINE=1
+export HF_HUB_OFFLINE=1 GRPC_VERBOSITY=NONE   # gRPC calls a socket that we close an error
 export PYTHONPATH=$root:$root/training:$root/eval${PYTHONPATH:+:$PYTHONPATH}
 exec timeout --kill-after=10 240 "${PYTHON:-python3}" -m scripts.bench.proof "$@"

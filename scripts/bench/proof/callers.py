@@ -11,7 +11,7 @@ from statistics import median
 from typing import TypeAlias
 
 from rerank.client import RerankClient
-from rerank.v1.rerank_pb2 import Execution
+from rerank.v1.rerank_pb2 import RerankResponse
 
 #: How long a call may take, in seconds.
 _TIMEOUT_S = 100
@@ -20,11 +20,11 @@ Texts: TypeAlias = tuple[str, list[str]]
 
 
 @dataclass(frozen=True)
-class CallTimes:
+class Calls:
     """The calls of some callers; each caller sends its next one when it has the answer."""
 
     latencies_ms: list[float]
-    executions: list[Execution]
+    replies: list[RerankResponse]
     elapsed_s: float
 
     @property
@@ -33,11 +33,11 @@ class CallTimes:
 
     @property
     def tokens_per_s(self) -> float:
-        return sum(execution.tokens for execution in self.executions) / self.elapsed_s
+        return sum(reply.execution.tokens for reply in self.replies) / self.elapsed_s
 
     @property
     def queries_per_s(self) -> float:
-        return len(self.executions) / self.elapsed_s
+        return len(self.replies) / self.elapsed_s
 
     @property
     def tokens(self) -> float:
@@ -50,20 +50,21 @@ class CallTimes:
         parts = {"model": "model_ms", "tokenizing and vectors": "prepare_ms", "waiting": "queue_ms"}
         return "".join(f", {name} {self.median_of(attrgetter(part)):,.0f} ms" for name, part in parts.items())
 
-    def median_of(self, figure: Callable[[Execution], float]) -> float:
-        return float(median(map(figure, self.executions)))
+    def median_of(self, figure: Callable[..., float]) -> float:
+        """The median of a figure of the executions."""
+        return float(median(figure(reply.execution) for reply in self.replies))
 
 
-def call(address: str, lists: Sequence[Texts], callers: int) -> CallTimes:
+def call(address: str, lists: Sequence[Texts], callers: int) -> Calls:
     """Sends the lists, by some callers at once."""
     with RerankClient(address) as client, ThreadPoolExecutor(callers) as threads:
 
-        def send(texts: Texts) -> tuple[float, Execution]:
+        def send(texts: Texts) -> tuple[float, RerankResponse]:
             start_s = time.perf_counter()
             reply = client.rerank(*texts, timeout_s=_TIMEOUT_S)
-            return 1000 * (time.perf_counter() - start_s), reply.execution
+            return 1000 * (time.perf_counter() - start_s), reply
 
         start_s = time.perf_counter()
         found = list(threads.map(send, lists))
         elapsed_s = time.perf_counter() - start_s
-    return CallTimes([ms for ms, _ in found], [execution for _, execution in found], elapsed_s)
+    return Calls([ms for ms, _ in found], [reply for _, reply in found], elapsed_s)
