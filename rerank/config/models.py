@@ -38,8 +38,9 @@ class ModelSettings(Settings):
         strategy: the default strategy: single, sliding (by half a window), top-down or cascade. Default: sliding.
         window_size: the default number of passages per window, at least 2. Default: the size in training if the
             checkpoint has a manifest, otherwise 20; for PE-Rank 200, or as many as the checkpoint reads.
-        preranker: the model that orders all candidates first, by its defaults, in cascades of requests that name
-            none. Its default strategy may be a cascade of two models. Default: none; the strategy cascade needs one.
+        preranker: the model that orders all candidates before this one does, in a cascade whose request names no other.
+            It ranks by its own default strategy, which may be a cascade of two models. Default: none; the strategy
+            cascade needs one.
     """
 
     name: Annotated[str, Field(min_length=1)]
@@ -64,7 +65,7 @@ class ModelSettings(Settings):
         return self.window_size
 
     def weight_for(self, kind: FirstStageKind) -> FirstStageWeight:
-        """The weight of a first stage of this kind in requests that name no number; the kind if the list decides."""
+        """The weight of the first stage in requests that state no number; `kind` if the model derives it by list."""
         return 0.0
 
     @model_validator(mode="after")
@@ -82,7 +83,7 @@ class CheckpointModel(ModelSettings):
     """Settings of a model with a checkpoint.
 
     Attributes:
-        path: folder of the checkpoint, or its name on the hub, which is downloaded when the service starts. Default:
+        path: folder of the checkpoint, or its name on the hub; the service then downloads it at its start. Default:
             none.
     """
 
@@ -94,12 +95,12 @@ class CheckpointModel(ModelSettings):
 
 
 class ProfiledModel(CheckpointModel):
-    """Settings of a model that may be a published one, which a profile describes.
+    """Settings of a model for which a profile may exist, as for published models.
 
     Attributes:
-        profile: name of the profile of a published model, which has the defaults of the other settings, and what the
-            prompts have in addition to the words of the template. A template.yaml in the folder of the checkpoint is
-            preferred to the template of the profile.
+        profile: name of the profile of a published model. It has the defaults of the other settings, and settings of
+            the prompts beside the template's words. A template.yaml in the checkpoint's folder takes precedence over
+            the profile's template.
         precision: number format of the model. Default: auto.
     """
 
@@ -108,7 +109,7 @@ class ProfiledModel(CheckpointModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _defaults_are_those_of_the_profile(cls, settings: Any) -> Any:
+    def _complete_from_profile(cls, settings: Any) -> Any:
         if not isinstance(settings, dict):
             return settings
         if (name := _profile_of(settings)) is None:
@@ -124,7 +125,7 @@ class ProfiledModel(CheckpointModel):
 
     @classmethod
     def _with_defaults(cls, settings: dict[str, Any], profile: Profile | None) -> dict[str, Any]:
-        """Returns the settings with those of a profile where they state none."""
+        """Returns the settings, completed by the profile's."""
         return (profile.settings if profile else {}) | settings
 
 
@@ -138,7 +139,7 @@ class LanguageModel(ProfiledModel):
             the checkpoint.
     """
 
-    #: True if a checkpoint with a manifest has the default of `window_size`.
+    #: True if the default of `window_size` comes from the checkpoint's manifest.
     _has_window_of_training: ClassVar[bool] = True
     #: The keys of `prompt` that have an effect, and their defaults where these differ from PromptStyle's.
     _prompt_keys: ClassVar[frozenset[str]] = TEXT_KEYS
@@ -157,7 +158,7 @@ class LanguageModel(ProfiledModel):
             if has_own:
                 of_profile["template"] = str(own)
             elif has_own := profile.publisher_prompt is not None and is_hub_name(str(path)):
-                of_profile.pop("template", None)  # the download brings it
+                of_profile.pop("template", None)  # the download writes the publisher's template into the folder
             if has_own:
                 prompt |= {} if settings.get("template") else profile.own_prompt
         given = settings.get("prompt", {})
@@ -185,8 +186,8 @@ class ScoringModel(ModelSettings):
     """Settings of a model that scores the passages of a window.
 
     Attributes:
-        first_stage_weight: how much the first stage counts in requests that name no number, wherever one window holds
-            all passages that are ranked: 0 to 100. Default: 0.
+        first_stage_weight: weight of the first stage's scores in requests that state no number, 0 to 100. It has an
+            effect where one window holds all passages that are ranked. Default: 0.
     """
 
     first_stage_weight: Weight = 0.0
@@ -250,9 +251,9 @@ class PERankModel(ScoringModel, LanguageModel):
         template: name of a bundled prompt template or path of a YAML file, for a checkpoint whose config.json names no
             template. Default: the template of the checkpoint.
         first_stage_weight: as for other models. Default: 0.25.
-        lexical_weight: weight of BM25 over the texts of a window, because a vector hardly tells the words of its text.
-            It is lower where the first stage says the same, down to 0. Default: 1. Dynamic decoding gives no scores
-            and counts no words: a weight that is set is then refused.
+        lexical_weight: weight of BM25 over the texts of a window, because a vector hardly represents single words.
+            The more the first stage agrees with BM25, the lower the weight, down to 0. Default: 1. Dynamic decoding
+            gives no scores to add BM25 to: setting a weight is then an error.
     """
 
     _has_window_of_training: ClassVar[bool] = False
@@ -261,7 +262,7 @@ class PERankModel(ScoringModel, LanguageModel):
     )
 
     ranker: Literal["pe-rank"]
-    #: Holds the union of two searches of depth 100, which relevance feedback ranks.
+    #: Relevance feedback ranks the union of two searches of depth 100.
     window_size: Annotated[int, Field(ge=2, strict=True)] = 200
     #: Chosen on TREC DL 2021, pydoc, CACM and vaswani; see docs/evidence/results.md.
     first_stage_weight: Weight = 0.25
@@ -307,12 +308,12 @@ class E2RankModel(WholeListModel, ScoringModel, ServableModel):
     """Settings of an E2Rank model (Liu et al., arXiv 2510.22733): an encoder that makes a new vector of query and list.
 
     Attributes:
-        path: folder of the model. If it holds the weights of the service's encoder, these are loaded once, and passages
-            have their vectors of the index; otherwise the model encodes the passages of each request. Default: the
-            encoder of the service. For a served model: the folder of its tokenizer, and of its weights where these are
-            the encoder's.
-        instruction: the instruction of requests without one; published models were trained with the words of their
-            publisher. Default: our words.
+        path: folder of the model. If its weights are those of the service's encoder, they are loaded once, and passages
+            keep their vectors from the index; otherwise the model encodes the passages of each request. Default: the
+            encoder of the service. For a served model: the folder of its tokenizer; if the model is the service's
+            encoder, also of its weights.
+        instruction: the instruction in prompts of requests without one; published models were trained with the words of
+            their publisher. Default: "Order these documents by how well they answer the search query:".
         template: name of a bundled prompt template or path of a YAML file. Default: e2rank.
     """
 
@@ -331,9 +332,9 @@ class GenerationModel(ListwiseModel):
         path: folder of the causal LM or of a LoRA adapter.
         template: name of a bundled prompt template or path of a YAML file; use the template of the model's training.
             Default: first.
-        thinking_tokens: the most tokens of a reasoning, without the tokens of the answer; 0 for a
-            model that answers at once. A window whose reasoning is longer keeps its order, and the reply says so. The
-            answer is then the last chain of identifiers, such as "[2] > [1]", after the last </think>. Default: 0.
+        thinking_tokens: the most tokens of a reasoning, without the tokens of the answer; 0 for a model that answers at
+            once. With reasoning, the answer is the last chain of identifiers, such as "[2] > [1]", after the last
+            </think>. A window whose reasoning is longer keeps its order, and the reply says so. Default: 0.
     """
 
     _prompt_keys: ClassVar[frozenset[str]] = TEXT_KEYS | {"order_tokens"}
@@ -352,7 +353,7 @@ class GenerationModel(ListwiseModel):
 class JinaListwiseModel(WholeListModel, ScoringModel, LanguageModel):
     """Settings of jina-reranker-v3 or v3.5 (Wang et al., arXiv 2509.25085), which reads a list in one prompt.
 
-    Its profile has the limits of texts and of the blocks of a long list.
+    Its profile limits the lengths of texts, and the blocks into which a long list is divided.
 
     Attributes:
         path: folder of the model.
@@ -381,7 +382,7 @@ class CrossEncoderModel(WholeListModel, ScoringModel, ProfiledModel):
 
 
 class LateInteractionModel(WholeListModel, ScoringModel, CheckpointModel):
-    """Settings of a late-interaction model, as ColBERT, which sentence-transformers' `MultiVectorEncoder` loads.
+    """Settings of a late-interaction model such as ColBERT, which sentence-transformers' `MultiVectorEncoder` loads.
 
     Attributes:
         path: folder of the model.
@@ -400,20 +401,20 @@ class FusionModel(WholeListModel):
     the cosine of the encoder's vectors, each as a z-score over the list. The weight of the cosine is 1.
 
     Attributes:
-        first_stage_weight: weight of the first stage's scores in requests that name no number, 0 to 100. Default: none,
-            it follows from each list.
-        beyond_words_weight: the weight of a first stage whose scores have nothing in common with the words of query
-            and passages, or that is said to be neural; the correlation of both lowers it, down to 0, and so do the
-            other signals where they do not agree with it. Default: 1.25.
+        first_stage_weight: weight of the first stage's scores in requests that state no number, 0 to 100. Default:
+            none, the weight is derived from each list.
+        beyond_words_weight: weight of a first stage that is stated to be neural, and the largest weight that is derived
+            from a list. A derived weight is the lower, down to 0, the more the first stage correlates with BM25 over
+            the list, and the less the other signals agree with the first stage. Default: 1.25.
         lexical_weight: weight of BM25 over the texts of the list, 0 to 100. Default: 0.5.
         sparse_weight: weight of the score of learned sparse vectors, 0 to 100; 0: they are not computed. Default: 0.5.
-        cosine_depth: number of passages, best by the other signals, that get a cosine; passages whose vectors are in
-            the index get one as well. 0: all passages. Default: 30.
-        similar_passages: number of leading passages, to which the query's vector moves half-way before the cosine is
-            taken again, and of the nearest passages of the smoothing. 0: neither. Default: 5.
-        smoothing_weight: weight of the mean score of the nearest passages of the list, added to the passage's score,
-            both as z-scores, 0 to 100; passages that are alike are relevant to the same queries. 0: it does not count.
-            Default: 0.25.
+        cosine_depth: number of passages whose cosine is computed: the best by the other signals. Passages whose vectors
+            are in the index get a cosine in any case. 0: all passages. Default: 30.
+        similar_passages: number of leading passages towards which the query's vector moves half-way before the cosines
+            are computed again, and number of nearest passages in the smoothing. 0: neither is done. Default: 5.
+        smoothing_weight: weight, 0 to 100, of the mean score of a passage's nearest passages in the list, which is
+            added to its own score, both as z-scores: similar passages are relevant to the same queries. 0: no
+            smoothing. Default: 0.25.
     """
 
     ranker: Literal["fusion"]
@@ -434,7 +435,7 @@ class ApiModel(WholeListModel, ScoringModel):
 
     Attributes:
         strategy: the default strategy. Default: single; sliding if `served_by.scores` is listwise.
-        window_size: the default number of passages of a window, and the most of a listwise API, as in 64 for
+        window_size: the default number of passages of a window; for a listwise API also its limit, such as 64 for
             jina-reranker-v3. Default: 1,000.
         served_by: the servers and their API.
     """
@@ -448,7 +449,7 @@ class ApiModel(WholeListModel, ScoringModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _listwise_models_slide(cls, settings: Any) -> Any:
+    def _slide_if_listwise(cls, settings: Any) -> Any:
         if not isinstance(settings, dict) or "strategy" in settings:
             return settings
         servers = settings.get("served_by")
@@ -457,7 +458,7 @@ class ApiModel(WholeListModel, ScoringModel):
 
 
 def _profile_of(settings: dict[str, Any]) -> str | None:
-    """The profile that a model names, or else the one of its name on the hub, if that is of the model's ranker."""
+    """The profile that the settings name, or else the profile of the model's name on the hub if its ranker fits."""
     if (given := settings.get("profile")) is not None:
         return str(given)
     path = str(settings.get("path"))
@@ -466,7 +467,7 @@ def _profile_of(settings: dict[str, Any]) -> str | None:
 
 
 def _with_ranker(settings: Any) -> Any:
-    """Adds the ranker of its profile to a model that names none."""
+    """Adds the profile's ranker to settings without a ranker."""
     if not isinstance(settings, dict) or "ranker" in settings or (name := _profile_of(settings)) is None:
         return settings
     try:

@@ -34,8 +34,8 @@ class HttpConfig(Settings):
             their vendor. "*" means all names that no model has. Replies and the log name the model that ran.
             Default: none.
         qrels: relevance judgements that the page at / shows: "pydoc", or a folder in BEIR layout. Default: none.
-        allowed_hosts: further names of this machine, such as host.docker.internal; requests without a key, and those
-            for /metrics, are answered under these names, localhost and IP addresses. Default: none.
+        allowed_hosts: further names of this machine, such as host.docker.internal. Requests without a key and requests
+            for /metrics are answered only under these names, localhost and IP addresses. Default: none.
     """
 
     listen: Address = "127.0.0.1:8080"
@@ -63,13 +63,13 @@ class EngineConfig(Settings):
         max_batch_tokens: limit on the tokens of a batch. For comparison, 4096 tokens are a hundred PE-Rank windows of
             40 positions or eight windows of 512 tokens. Default: 512 on a CPU, 16,384 on CUDA; for a model that reads
             windows one by one, one window.
-        max_queue_tokens: limit on the expected tokens of all requests in work. Where there is no room, the caller that
-            has the most of them gives way with RESOURCE_EXHAUSTED: with its latest request, or the one that asks. A
-            request alone may exceed it, until another caller needs the room. A window counts at least 16. Default:
-            1,000,000.
-        text_vector_cache_bytes: bound on the memory for the vectors of texts that requests brought along, which are not
-            encoded again when they come again; see VectorCache. 0: none are kept. Default: 64 MiB, which is some 30,000
-            texts with vectors of 384 numbers.
+        max_queue_tokens: limit on the expected tokens of all requests in progress. Beyond it, the caller with the most
+            tokens gives way: its latest request, or the new one if it is the caller's, fails with RESOURCE_EXHAUSTED. A
+            single request may exceed the limit until another caller needs the room. A window counts as at least 16
+            tokens. Default: 1,000,000.
+        text_vector_cache_bytes: size in bytes of the cache of text vectors, which saves encoding a text of a request
+            again when it comes again; see VectorCache. 0: no cache. Default: 64 MiB, enough for some 30,000 texts with
+            vectors of 384 numbers.
     """
 
     max_batch_tokens: Positive | None = None
@@ -87,14 +87,15 @@ class Limits(Settings):
         max_message_bytes: size of a request in bytes, below 2 GiB; gRPC refuses a larger one with RESOURCE_EXHAUSTED.
             Default: 16 MiB.
         max_request_s: time to answer a request, in seconds; later it fails with DEADLINE_EXCEEDED. Default: 120.
-        max_calls: number of calls in flight. Where there is no room, the caller that has the most gives way with
-            RESOURCE_EXHAUSTED: first with a call whose message has not come, or whose answer is not read and whose
-            connection ends, then with its latest one; or the one that asks is refused. Default: 1,000.
-        max_bytes_in_flight: bytes of all requests and answers in flight, without messages of up to 64 KiB. Where there
-            is no room, the caller that has the most gives way, as for `max_calls`. A message alone may exceed it.
-            Default: 64 MiB.
-        max_transfer_s: time that a request may take to arrive and an answer to be read, in seconds; a later request
-            fails with RESOURCE_EXHAUSTED, and the connection of a later answer ends. Default: 20.
+        max_calls: number of calls in flight. Beyond it, the caller with the most calls gives way: one of its calls
+            fails with RESOURCE_EXHAUSTED, or the new one if it is the caller's. Calls whose message has not come or
+            whose answer is not read go first (the connection of an unread answer ends), then the latest call. Default:
+            1,000.
+        max_bytes_in_flight: bytes of all requests and answers in flight; messages of up to 64 KiB do not count. Beyond
+            it, the caller with the most bytes gives way, as for `max_calls`. A single message may exceed it. Default:
+            64 MiB.
+        max_transfer_s: time in which a request must arrive and an answer be read, in seconds. A request that takes
+            longer fails with RESOURCE_EXHAUSTED; if an answer takes longer, its connection ends. Default: 20.
         max_connection_age_s: the age of a gRPC connection, in seconds; an older one is closed after its calls, so that
             clients connect again and a load balancer can send them elsewhere. Default: none.
     """
@@ -111,7 +112,7 @@ class Limits(Settings):
 
 
 class TLSConfig(Settings):
-    """Files of a service that encrypts, in PEM form. They are read again when they change, without a restart.
+    """Files for TLS, in PEM format. They are read again when they change, without a restart.
 
     Attributes:
         certificate: the certificate chain of the service.
@@ -172,9 +173,9 @@ class ServiceConfig(Settings):
         encoder: settings of the encoder, or its name or folder. Default: all-MiniLM-L6-v2.
         sparse_encoder: folder of a learned sparse model (SPLADE), whose score a fusion reads. Default:
             splade-tiny, which `make env` installs.
-        first_stage_weight: how much the first stage of the candidates in requests counts: auto, the model decides, the
-            default one by each list; neural, for a strong dense or learned sparse first stage; or a number. A request
-            may say it, too; for a search it is auto. Default: auto.
+        first_stage_weight: weight of the first stage that ordered the candidates of a request: auto, the model decides
+            (the default model derives it from each list); neural, for a strong dense or learned sparse first stage; or
+            a number. A request may set it, too; searches use auto. Default: auto.
         device: auto, cpu, cuda or cuda:N. Default: auto.
         models: the models that requests may name; the first one answers requests that name none. Default: default
             (a fusion of signals), pe-rank, first, pe-rank-first (a cascade: pe-rank orders all candidates, then FIRST

@@ -1,8 +1,9 @@
-"""Accounts: what each caller has of what all callers share, and who gives way where it is short.
+"""Accounts: the shared resources that each caller uses, and which calls give way when a resource is used up.
 
-A caller may take what nobody else asks for. Where there is no room, the caller that has the most gives way: first with
-a call whose message has not come or whose answer is not read, then with its latest one. If that is the caller who asks,
-it is refused. So each of n callers that always ask has an n-th (longest queue drop: Suter et al., 1998).
+A caller may use all of a resource while no other caller needs it. When a resource is used up, the caller that uses the
+most gives way: first a call whose message has not come or whose answer is not read is ended, then its latest call. If
+the new call is of this caller, the new call is refused. So each of n callers that always ask gets an n-th (longest
+queue drop: Suter et al., 1998).
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from enum import Enum
 
 from rerank.errors import Overloaded
 
-#: Calls that give way and have not ended yet; a client that does not read delays the end of its call.
+#: The most calls that give way and have not ended yet. A client that does not read delays the end of its call.
 _MAX_ENDING = 100
-#: When a refused call may come again, where nothing is known of it.
+#: Seconds until a refused call may be sent again, if there is no better estimate.
 _RETRY_S = 1.0
 
 
@@ -33,16 +34,16 @@ class Shared(Enum):
 
 
 @dataclass(eq=False)
-class CallerShare:
-    """The part of the shared resources that one call has.
+class CallUsage:
+    """The shared resources that one call uses.
 
     Attributes:
-        name: of its caller: of the API key, or else the connection; empty in a program's own process.
-        quotas: the most that the caller may have, of its key.
-        give_way: ends the call with `ended_by`; None: it goes on in any case.
-        is_idle: its message has not come, or its answer is not read.
-        held: what it has.
-        ended_by: why it has given way; it counts no more.
+        name: the caller: the name of the API key, or else the connection; empty in a program's own process.
+        quotas: the limits of the API key on what the caller may use.
+        give_way: ends the call with `ended_by`; None: the call never gives way.
+        is_idle: the call's message has not come, or its answer is not read.
+        held: resource → the amount that the call uses.
+        ended_by: the error of a call that has given way. Such a call uses nothing.
     """
 
     name: str = ""
@@ -55,127 +56,136 @@ class CallerShare:
 
 @dataclass(eq=False)
 class _Account:
-    """The resources of a caller, and its calls in the order of their arrival."""
+    """The resources that a caller uses, and its calls in the order of their arrival."""
 
     held: Counter[Shared] = field(default_factory=Counter)
-    calls: dict[CallerShare, None] = field(default_factory=dict)
+    calls: dict[CallUsage, None] = field(default_factory=dict)
 
 
 class Accounts:
-    """The accounts of all callers, by their names. All on the event loop.
+    """The accounts of all callers. Its methods are called on the event loop.
 
     Args:
-        limits: on what all callers have together. One call alone may exceed them.
+        limits: resource → limit on what all callers use together. A single call may exceed it.
     """
 
     def __init__(self, limits: Mapping[Shared, int]) -> None:
         self.limits = dict(limits)
         self._accounts: dict[str, _Account] = {}
         self._held = Counter[Shared]()
-        self._ending = set[CallerShare]()
+        self._ending = set[CallUsage]()
 
-    def check_quota(self, share: CallerShare, kind: Shared, amount: int) -> None:
-        """Raises: Overloaded, the caller's key allows no more; it allows any amount to a caller that has nothing."""
-        limit, held = share.quotas.get(kind), self.held_by(share.name, kind)
+    def check_quota(self, usage: CallUsage, kind: Shared, amount: int) -> None:
+        """Raises: Overloaded if the amount exceeds the quota of the caller's key, and the caller uses some already."""
+        limit, held = usage.quotas.get(kind), self.held_by(usage.name, kind)
         if limit is not None and held and held + amount > limit:
-            problem = f"key {share.name} has {held} {kind.unit}; {amount} more exceed its limit of {limit}"
-            raise _overloaded(f"{kind.setting} of the key", problem, _RETRY_S, limit, key=share.name)
+            problem = f"key {usage.name} has {held} {kind.unit}; {amount} more exceed its limit of {limit}"
+            raise _overloaded(f"{kind.setting} of the key", problem, _RETRY_S, limit, key=usage.name)
 
     def held_by(self, caller: str, kind: Shared) -> int:
+        """The amount of a resource that a caller uses."""
         account = self._accounts.get(caller)
         return account.held[kind] if account else 0
 
-    def take(
-        self, share: CallerShare, kind: Shared, amount: int, retry_s: Callable[[], float] = lambda: _RETRY_S
+    def acquire(
+        self, usage: CallUsage, kind: Shared, amount: int, retry_s: Callable[[], float] = lambda: _RETRY_S
     ) -> None:
-        """Counts an amount to a call; others give way to it.
-
-        Raises: Overloaded, its own caller has the most, or it has given way.
+        """Adds an amount to what a call uses. Calls of other callers give way if the resource is used up.
 
         Args:
-            retry_s: seconds until a refused call may come again.
+            retry_s: returns the seconds until a refused call may be sent again.
+
+        Raises:
+            Overloaded: the call's own caller uses the most, or the call has given way.
         """
-        if share.ended_by is not None:
-            raise share.ended_by
-        ends = self._in_the_way(share, kind, amount)
-        if ends is None:
-            raise self._refused(share, kind, amount, retry_s())
-        for call in ends:
+        if usage.ended_by is not None:
+            raise usage.ended_by
+        giving_way = self._calls_to_end(usage, kind, amount)
+        if giving_way is None:
+            raise self._refused(usage, kind, amount, retry_s())
+        for call in giving_way:
             call.ended_by = self._gave_way(call, kind)
             self.leave(call)
             self._ending.add(call)
             assert call.give_way is not None
             call.give_way()
-        account = self._accounts.setdefault(share.name, _Account())
-        account.calls[share] = None
-        self._add(account, share, kind, amount)
+        account = self._accounts.setdefault(usage.name, _Account())
+        account.calls[usage] = None
+        self._add(account, usage, kind, amount)
 
-    def give(self, share: CallerShare, kind: Shared) -> None:
-        """Takes back what a call has of a kind."""
-        account = self._accounts.get(share.name)
-        if account is None or share not in account.calls:
+    def release(self, usage: CallUsage, kind: Shared) -> None:
+        """Sets what a call uses of a resource to 0."""
+        account = self._accounts.get(usage.name)
+        if account is None or usage not in account.calls:
             return
-        self._add(account, share, kind, -share.held[kind])
-        if not any(share.held.values()):
-            del account.calls[share]
+        self._add(account, usage, kind, -usage.held[kind])
+        if not any(usage.held.values()):
+            del account.calls[usage]
         if not account.calls:
-            del self._accounts[share.name]
+            del self._accounts[usage.name]
 
-    def leave(self, share: CallerShare) -> None:
-        """Takes back all resources of a call that has ended."""
-        self._ending.discard(share)
+    def leave(self, usage: CallUsage) -> None:
+        """Releases all resources of a call that has ended."""
+        self._ending.discard(usage)
         for kind in Shared:
-            self.give(share, kind)
+            self.release(usage, kind)
 
     @contextmanager
-    def taken(self, share: CallerShare, kind: Shared, amount: int, retry_s: Callable[[], float]) -> Iterator[None]:
-        """Counts an amount to a call in the block. Raises: Overloaded, see `take`."""
-        self.take(share, kind, amount, retry_s)
+    def acquired(self, usage: CallUsage, kind: Shared, amount: int, retry_s: Callable[[], float]) -> Iterator[None]:
+        """Adds an amount to what a call uses during the block. Raises: Overloaded, see `acquire`."""
+        self.acquire(usage, kind, amount, retry_s)
         try:
             yield
         finally:
-            self.give(share, kind)
+            self.release(usage, kind)
 
-    def _add(self, account: _Account, share: CallerShare, kind: Shared, amount: int) -> None:
-        for held in (share.held, account.held, self._held):
+    def _add(self, account: _Account, usage: CallUsage, kind: Shared, amount: int) -> None:
+        for held in (usage.held, account.held, self._held):
             held[kind] += amount
 
-    def _in_the_way(self, share: CallerShare, kind: Shared, amount: int) -> list[CallerShare] | None:
-        """The calls that give way so that there is room for an amount; None if there is none."""
+    def _calls_to_end(self, usage: CallUsage, kind: Shared, amount: int) -> list[CallUsage] | None:
+        """The calls that must give way so that an amount fits; None if it does not fit even then."""
         excess = self._held[kind] + amount - self.limits[kind] if self._held[kind] else 0
-        going = dict[CallerShare, None]()
+        ended = dict[CallUsage, None]()
         others = self._accounts.items() if excess > 0 else ()
-        left = {name: account.held[kind] for name, account in others if name != share.name}
-        needed = self.held_by(share.name, kind) + amount
+        left = {name: account.held[kind] for name, account in others if name != usage.name}
+        needed = self.held_by(usage.name, kind) + amount
         while excess > 0:
-            call = self._next_to_go(kind, left, needed, going)
-            if call is None or len(going) + len(self._ending) >= _MAX_ENDING:
+            call = self._next_to_end(kind, left, needed, ended)
+            if call is None or len(ended) + len(self._ending) >= _MAX_ENDING:
                 return None
-            going[call] = None
+            ended[call] = None
             left[call.name] -= call.held[kind]
             excess -= call.held[kind]
-        return [*going]
+        return [*ended]
 
-    def _next_to_go(
-        self, kind: Shared, left: Mapping[str, int], needed: int, going: Container[CallerShare]
-    ) -> CallerShare | None:
-        """The next call to give way: an idle one of a caller with as much as is needed, or any of one with more."""
+    def _next_to_end(
+        self, kind: Shared, left: Mapping[str, int], needed: int, ended: Container[CallUsage]
+    ) -> CallUsage | None:
+        """The next call to give way: an idle call of a caller that uses `needed` or more, or any call of a caller that
+        uses more; None if there is none.
+
+        Args:
+            left: other caller → the amount that it uses after the calls in `ended` have given way.
+            needed: the amount that the new call's caller would use.
+            ended: calls that give way already.
+        """
         for is_idle in (True, False):
             for name in sorted(left, key=left.__getitem__, reverse=True):
                 if left[name] < needed or (left[name] == needed and not is_idle):
                     break
                 calls = self._accounts[name].calls
                 for call in calls if is_idle else reversed(calls):
-                    if call.is_idle is is_idle and call.held[kind] and call.give_way and call not in going:
+                    if call.is_idle is is_idle and call.held[kind] and call.give_way and call not in ended:
                         return call
         return None
 
-    def _refused(self, share: CallerShare, kind: Shared, amount: int, retry_s: float) -> Overloaded:
-        own, held, limit = self.held_by(share.name, kind), self._held[kind], self.limits[kind]
+    def _refused(self, usage: CallUsage, kind: Shared, amount: int, retry_s: float) -> Overloaded:
+        own, held, limit = self.held_by(usage.name, kind), self._held[kind], self.limits[kind]
         problem = f"{held} {kind.unit}, {own} of them yours; {amount} more exceed the limit of {limit}"
         return _overloaded(kind.setting, problem, retry_s, limit, held=str(held))
 
-    def _gave_way(self, call: CallerShare, kind: Shared) -> Overloaded:
+    def _gave_way(self, call: CallUsage, kind: Shared) -> Overloaded:
         own, held, limit = self.held_by(call.name, kind), self._held[kind], self.limits[kind]
         problem = f"{held} {kind.unit}, {own} of them yours, the most; the limit is {limit}, and others ask"
         return _overloaded(kind.setting, problem, _RETRY_S, limit, held=str(held))

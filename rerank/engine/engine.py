@@ -1,6 +1,6 @@
-"""Engine: runs the schedules of many requests on a few models, on one event loop and two threads per model.
+"""Engine: runs many requests on a few models, on one event loop and two threads per model.
 
-The answer to a request is its ranking, or the best order so far if something ended it early.
+The answer to a request is its ranking, or the best order so far if a failure or the deadline ended it early.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from rerank.errors import FAILURES, DeadlineExceeded, InvalidRequest, RankerFail
 from rerank.rankers.base import Ranker, RankerInfo
 from rerank.types import Completeness, OnFailure, RankedCandidate, Ranking, ScoreKind, Trace
 
-#: The most windows of a request.
+#: A request may have at most this many windows.
 MAX_WINDOWS = 2000
-#: When a refused request may come again, before any rate is measured.
+#: Seconds until a refused request may be sent again, before any rate is measured.
 _RETRY_S = 1.0
 
 
 class Engine:
     """Runs requests. A model prepares its input on one thread and ranks on another; all else is on the event loop.
 
-    Queued work of a request is dropped when it is cancelled or its deadline passes. A batch or a slice of passages that
-    runs already is not interrupted.
+    Queued work of a request is dropped when the request is cancelled or its deadline passes. A batch, or a slice of
+    passages, that runs already is not interrupted.
 
     Args:
-        rankers: of the models by name.
+        rankers: name of each model → its ranker.
         config: settings of the queues.
-        infos: descriptions of the models by name; None: the rankers' own.
+        infos: name of each model → its description; None: the rankers' own.
     """
 
     def __init__(
@@ -47,9 +47,9 @@ class Engine:
     ) -> None:
         self._infos = dict(infos or {model: ranker.info for model, ranker in rankers.items()})
         self._config = config
-        #: What callers share; the ports count calls and bytes in them, too.
+        #: The resources that each caller uses. The engine counts tokens, and the ports count calls and bytes.
         self.accounts = Accounts({Shared.TOKENS: config.max_queue_tokens})
-        self._requests: dict[Request, None] = {}  # those in work
+        self._requests: dict[Request, None] = {}  # in progress, in the order of arrival
         self._observers = Observers()
         self._models = {model: self._schedulers_of(model, ranker) for model, ranker in rankers.items()}
 
@@ -63,8 +63,8 @@ class Engine:
             model.refuse_new_work()
         await asyncio.gather(*(model.close() for model in self._models.values()))
 
-    async def put(self, model: str, ranker: Ranker, info: RankerInfo) -> None:
-        """Gives a model another ranker, for requests from now on. Those with the former one fail with ShuttingDown."""
+    async def replace_ranker(self, model: str, ranker: Ranker, info: RankerInfo) -> None:
+        """Replaces the ranker of a model. Requests that the former ranker has not answered fail with ShuttingDown."""
         schedulers = self._schedulers_of(model, ranker)
         await schedulers.open()
         former = self._models[model]
@@ -77,7 +77,7 @@ class Engine:
 
     @property
     def problems(self) -> Mapping[str, str]:
-        """Model → why it does not rank at the moment, if it hangs."""
+        """Model → why it does not rank at the moment, for models that hang."""
         return {name: model.problem for name, model in self._models.items() if model.problem}
 
     @property
@@ -104,7 +104,8 @@ class Engine:
         self._observers.on_results.append(observer)
 
     async def run(self, request: Request) -> Ranking:
-        """Ranks; returns the best order so far if the deadline comes first, or it fails, and the request allows that.
+        """Ranks the candidates of a request. After a failure or at the deadline, returns the best order so far if the
+        request allows that.
 
         Raises: InvalidRequest for a query that the ranker cannot read or too many windows; ShuttingDown; FAILURES.
         """
@@ -112,7 +113,7 @@ class Engine:
         start_s = time.perf_counter()  # uvloop's clock, which deadlines refer to, has milliseconds only
         timeout = timeout_at(request.deadline_s - request.options.answer_margin_s)
         tokens = math.ceil(sum(request.remaining.values()))
-        self.accounts.check_quota(request.share, Shared.TOKENS, tokens)
+        self.accounts.check_quota(request.usage, Shared.TOKENS, tokens)
         try:
             async with timeout:
                 await asyncio.sleep(0)  # a deadline in the past ends the request before anything is prepared
@@ -124,7 +125,7 @@ class Engine:
         return ranking_of(request, _ms_since(start_s))
 
     async def _run_stage(self, request: Request, stage: RankStage) -> None:
-        """Lets a model order the candidates, round by round."""
+        """Runs a stage of a request: its model orders the candidates, round by round."""
         needed = request.window_bounds.min_windows
         model = self._models[stage.model]
         request.begin_stage(stage, self._infos[stage.model])
@@ -138,8 +139,8 @@ class Engine:
 
     @contextmanager
     def _in_queue(self, request: Request, tokens: int) -> Iterator[None]:
-        """Counts a request in the block. Raises: Overloaded, see `Accounts.take`."""
-        with self.accounts.taken(request.share, Shared.TOKENS, tokens, lambda: self.remaining_s or _RETRY_S):
+        """Counts a request and its tokens during the block. Raises: Overloaded, see `Accounts.acquire`."""
+        with self.accounts.acquired(request.usage, Shared.TOKENS, tokens, lambda: self.remaining_s or _RETRY_S):
             self._requests[request] = None
             try:
                 yield
@@ -170,12 +171,12 @@ def _ms_since(start_s: float) -> float:
 
 
 def timeout_at(deadline_s: float) -> asyncio.Timeout:
-    """Limits a block to this time of the event loop's clock; an infinite one is not a limit."""
+    """Ends a block with TimeoutError at a time of the event loop's clock, in seconds; infinity: never."""
     return asyncio.timeout_at(deadline_s if deadline_s < math.inf else None)
 
 
 def _tokens_to_rank(requests: Iterable[Request]) -> float:
-    """Sums the tokens of requests that remain to be ranked, of all models."""
+    """The tokens of requests that are still to be ranked, summed over all models."""
     total = 0.0
     for request in requests:
         for (phase, _), tokens in request.remaining.items():
@@ -184,7 +185,12 @@ def _tokens_to_rank(requests: Iterable[Request]) -> float:
 
 
 def ranking_of(request: Request, total_ms: float, stopped: str = "") -> Ranking:
-    """Makes the answer: the first `top_n` of the order. `stopped` names what ended the ranking early."""
+    """The ranking of a request: the first `top_n` candidates of its order so far.
+
+    Args:
+        total_ms: time since the request was accepted.
+        stopped: what ended the ranking early; empty: it was not ended early.
+    """
     candidates, order = request.candidates, [*request.order, *request.blank]
     if sorted(order) != list(range(len(candidates))):
         raise RankerFailure(f"{request.strategy} lost or repeated candidates: {order}; this is a bug")
@@ -199,14 +205,15 @@ def ranking_of(request: Request, total_ms: float, stopped: str = "") -> Ranking:
 
 
 def answer_after_failure(request: Request, error: Exception, is_late: bool, total_ms: float) -> Ranking:
-    """Answers with the best order so far, and the failure that ended the ranking.
+    """The best order so far, with the failure that ended the ranking.
 
     Args:
-        error: what ended the ranking.
-        is_late: whether the deadline has come, which raises a TimeoutError.
+        error: the exception that ended the ranking; a TimeoutError at the deadline.
+        is_late: whether the deadline has passed.
+        total_ms: time since the request was accepted.
 
     Raises:
-        DeadlineExceeded, Exception: the request asks for an error instead of such an answer.
+        DeadlineExceeded, Exception: the request allows no such answer.
     """
     options, is_deadline = request.options, is_late and isinstance(error, TimeoutError)
     failure = _deadline_passed(request, total_ms) if is_deadline else error
@@ -228,7 +235,7 @@ def _deadline_passed(request: Request, ms: float) -> DeadlineExceeded:
 
 
 def _scores(request: Request) -> tuple[ScoreKind, list[float]]:
-    """Returns the scores of one window that held all candidates; otherwise ranks, as windows are not comparable.
+    """The scores of the window if one held all candidates; otherwise ranks, because scores differ between windows.
 
     Scores of a model that reads each passage alone are kept if its last window held all passages of the answer.
     """
@@ -246,7 +253,7 @@ def _scores(request: Request) -> tuple[ScoreKind, list[float]]:
 
 
 def _last_window_scored(request: Request, answer: Sequence[int]) -> bool:
-    """Returns True if the last window of the request's own model held the whole answer, without a first stage."""
+    """True if the last window of the request's own model held the whole answer, and no first-stage weight counts."""
     last = request.windows[-1] if request.windows and not request.last_weight else None
     return last is not None and last.model == request.stages[-1].model and {*answer} <= {*last.positions}
 
@@ -279,15 +286,15 @@ def _trace(request: Request, total_ms: float, completeness: Completeness, reason
 
 
 def _warnings(request: Request) -> str:
-    of_scores = ""
+    on_scores = ""
     if request.weight:
         blank = {*request.blank}
         scored = [candidate for index, candidate in enumerate(request.candidates) if index not in blank]
-        of_scores = warning_of_lost_scores(scored) or warning_of_distances(scored)
+        on_scores = warning_of_lost_scores(scored) or warning_of_distances(scored)
     stride, strategy = request.options.stride, request.stages[-1].strategy
-    of_stride = f"stride {stride} is left out: {strategy} has none" if stride and not has_stride(strategy) else ""
-    of_ranking = request.last.warning if request.last else ""
-    return "; ".join(filter(None, [request.info.warning, of_ranking, of_stride, of_scores, *request.warnings]))
+    on_stride = f"stride {stride} is left out: {strategy} has none" if stride and not has_stride(strategy) else ""
+    on_ranking = request.last.warning if request.last else ""
+    return "; ".join(filter(None, [request.info.warning, on_ranking, on_stride, on_scores, *request.warnings]))
 
 
 def _completeness(request: Request) -> tuple[Completeness, str]:

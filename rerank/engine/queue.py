@@ -15,7 +15,7 @@ from rerank.engine.request import ModelPhase, Request
 
 
 class Queued(Protocol):
-    """A part of a request, which has this share of a batch's tokens, 1 or more."""
+    """A piece of work of a request. `tokens`, at least 1, is what it adds to a batch."""
 
     @property
     def request(self) -> Request: ...
@@ -26,9 +26,9 @@ class Queued(Protocol):
 
 E = TypeVar("E", bound=Queued)
 
-#: The search for work that fits into a batch ends after this many requests whose next part does not fit.
+#: The search for work that fits into a batch ends after this many requests whose next piece does not fit.
 _LOOK_AHEAD = 16
-#: Tokens of remaining work that are offset by one token that runs while a request waits.
+#: For each token that runs while a request waits, its remaining work counts as this many tokens less.
 _AGE_FACTOR = 0.05
 
 _Heap: TypeAlias = list[tuple[float, int, Request]]
@@ -39,34 +39,38 @@ class _Caller:
     """A caller's waiting requests, and its tag: the virtual time in tokens when its next work starts."""
 
     tag: float = -math.inf
-    #: (priority, number, request); a request may be in it several times, or have no queue any more.
+    #: Entries (priority, order of arrival, request). A request may have several, also after its work has run.
     heap: _Heap = field(default_factory=list)
 
 
 class FairQueue(Generic[E]):
-    """The queue of a phase. It forms batches: work of the caller whose turn it is, and of others as far as it fits.
+    """The queue of a phase. It forms batches: first work of the caller that is next, then of others while it fits.
 
-    Callers that always wait have equal shares, by start-time fair queueing (Goyal et al., 1996):
+    Callers that always have waiting work get equal numbers of tokens, by start-time fair queueing (Goyal et al., 1996):
 
-    - A caller's tag grows by the tokens that run for it, as soon as they start. Its tag and the remaining tokens of its
-      first request decide on its turn: a short request goes first, and a caller that had less catches up.
-    - The virtual time is the least tag of the callers that wait. A caller that begins to wait has saved up no share:
-      its tag is at least the virtual time. Half of what it is ahead is forgiven, so that a caller that asks now and
-      then may have two thirds next to one that always waits. A request keeps its place between its windows.
-    - The virtual time also grows with all that runs, so that no stream of new callers lets an old request starve.
+    - A caller's tag grows by the tokens of its work as soon as that starts. The caller with the smallest sum of its tag
+      and the remaining tokens of its first request is next. So short requests go first, and a caller that had less
+      catches up.
+    - The virtual time is the smallest tag of the waiting callers. The tag of a caller that begins to wait is at least
+      the virtual time, so that no caller saves up tokens while it is idle. If its tag is ahead of the virtual time,
+      half of the difference is forgiven, so that a caller that sends requests now and then may get two thirds beside
+      one that always waits. A request keeps its tag between its windows.
+    - The virtual time also grows with all tokens that run, so that a stream of new callers cannot starve an old
+      request.
 
-    The first request of a caller is the one with the least remaining tokens minus `_AGE_FACTOR` times its age, which is
-    counted in tokens that have run since it came: shortest remaining work first, as in PrefillOnly (arXiv 2505.07203),
-    with ageing, so that no request starves. One with r tokens is preceded only by requests that come before another
-    r / _AGE_FACTOR tokens have run. No measured rate has a part in it, so none can mislead it.
+    The first request of a caller is the one with the smallest priority: its remaining tokens minus `_AGE_FACTOR` times
+    its age, which is the number of tokens that have run since it came. This is shortest remaining work first, as in
+    PrefillOnly (arXiv 2505.07203), with ageing against starvation: a request with r remaining tokens is overtaken only
+    by requests that come before another r / _AGE_FACTOR tokens have run. No measured rate is used, so a wrong one
+    cannot mislead the queue.
 
-    The work for a batch grows with the callers that wait, not with their requests: these are in a heap for each caller,
-    by the priority that they had when they were last queued or refreshed, and only those at its top are looked at.
+    The cost of forming a batch grows with the number of waiting callers, not of their requests: each caller has a heap
+    of its requests by the priority that they had when they were last queued or refreshed, and only its top is read.
 
     Args:
-        phase: of all its work.
-        max_batch_tokens: limit of a batch. Work that exceeds it runs alone: with 1000, ten windows of 100 tokens share
-            a batch, and one of 1500 runs alone.
+        phase: the phase of all its work.
+        max_batch_tokens: limit on the tokens of a batch. Larger work runs alone: with 1000, ten windows of 100 tokens
+            share a batch, and a window of 1500 tokens runs alone.
     """
 
     def __init__(self, phase: ModelPhase, max_batch_tokens: int) -> None:
@@ -78,19 +82,20 @@ class FairQueue(Generic[E]):
         self._numbers = itertools.count()  # requests of equal priority run in the order of arrival
 
     def __len__(self) -> int:
-        """The number of parts of work."""
+        """The number of waiting pieces of work."""
         return sum(map(len, self._queues.values()))
 
     def add(self, work: E) -> None:
+        """Appends work to its request's."""
         if work.request not in self._queues:
             self._queues[work.request] = deque()
             self.refresh(work.request)
         self._queues[work.request].append(work)
 
     def refresh(self, request: Request) -> None:
-        """Computes the priority of a request again, because less of its work remains."""
+        """Computes the priority of a request again, after its remaining work has changed."""
         if request in self._queues:
-            caller = self._callers.setdefault(request.share.name, _Caller())
+            caller = self._callers.setdefault(request.usage.name, _Caller())
             if not caller.heap:
                 least = request.tags.get(self._phase, self._virtual_time)
                 caller.tag = max(least, (least + caller.tag) / 2)
@@ -101,22 +106,26 @@ class FairQueue(Generic[E]):
         self._queues.pop(request, None)
 
     def may_preempt(self, running: Sequence[E], preempted_tokens: int) -> bool:
-        """Returns True if the request whose turn it is may run in the middle of a running batch.
+        """Returns True if the next request may run in the middle of a running batch.
 
-        It has less than half of the work of each request in the batch, and fewer tokens have run in the middle of the
-        batch than it has itself, so that it takes about twice its time at most.
+        Its remaining work must be less than half of that of every request in the batch. The work that preempts a batch
+        must have fewer tokens than the batch before it starts, so that the batch takes about twice its time at most.
+
+        Args:
+            running: the work of the batch.
+            preempted_tokens: tokens of the work that has preempted the batch so far.
         """
-        turns = self._turns()
-        if not turns or preempted_tokens >= sum(work.tokens for work in running):
+        waiting = self._waiting_callers()
+        if not waiting or preempted_tokens >= sum(work.tokens for work in running):
             return False
-        first = turns[0].heap[0][2]
+        first = waiting[0].heap[0][2]
         return all(2 * self._remaining(first) < self._remaining(work.request) for work in running)
 
     def _remaining(self, request: Request) -> float:
         return request.remaining.get(self._phase, 0.0)
 
-    def _turns(self) -> list[_Caller]:
-        """Lists the callers that wait, in the order of their turns."""
+    def _waiting_callers(self) -> list[_Caller]:
+        """The callers with waiting work, the next one first. Drops heap entries and callers without work."""
         waiting = list[_Caller]()
         for name, caller in list(self._callers.items()):
             while caller.heap and caller.heap[0][2] not in self._queues:
@@ -129,14 +138,14 @@ class FairQueue(Generic[E]):
         return waiting
 
     def _priority(self, request: Request) -> float:
-        """Remaining tokens - _AGE_FACTOR * age, up to a constant that all requests share; the smallest runs first."""
+        """Remaining tokens - _AGE_FACTOR * age, plus a constant that is the same for all; the smallest runs first."""
         return self._remaining(request) + _AGE_FACTOR * request.tokens_before.setdefault(self._phase, self._ran_tokens)
 
     def next_batch(self) -> list[E]:
-        """Removes and returns the next batch; it is empty if nothing waits. Work of equal priority keeps its order."""
+        """Removes and returns the next batch, which is empty if nothing waits. Equal priorities: first come first."""
         batch, tokens = list[E](), 0
-        turns = self._turns()
-        heaps, heap, left_out = map(attrgetter("heap"), turns), _Heap(), _Heap()
+        callers = self._waiting_callers()
+        heaps, heap, left_out = map(attrgetter("heap"), callers), _Heap(), _Heap()
         while len(left_out) < _LOOK_AHEAD and tokens < self.max_batch_tokens:
             if not (heap := heap or next(heaps, [])):
                 break
@@ -155,13 +164,13 @@ class FairQueue(Generic[E]):
             else:
                 del self._queues[request]
         for entry in left_out:
-            heapq.heappush(self._callers[entry[2].share.name].heap, entry)
+            heapq.heappush(self._callers[entry[2].usage.name].heap, entry)
         if batch:
-            self._virtual_time = max(self._virtual_time, min(turns, key=attrgetter("tag")).tag)
+            self._virtual_time = max(self._virtual_time, min(callers, key=attrgetter("tag")).tag)
             self._virtual_time += _AGE_FACTOR * tokens
             self._ran_tokens += tokens
         for work in batch:  # its tokens count as used as soon as it starts
-            caller = self._callers[work.request.share.name]
+            caller = self._callers[work.request.usage.name]
             caller.tag += work.tokens
             work.request.tags[self._phase] = caller.tag
         return batch

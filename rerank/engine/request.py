@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
-from rerank.engine.accounts import CallerShare
+from rerank.engine.accounts import CallUsage
 from rerank.engine.scores import first_stage_scores, reciprocal_ranks, with_signals
 from rerank.engine.strategies import Cost, Positions, RankStage, Round, Schedule, Stages, Strategy, describe
 from rerank.errors import RankerFailure
@@ -113,7 +113,7 @@ class Request:
             they are without a weight of the first stage that cannot count.
         strategy: the stages in words, as they run.
         warnings: why such weights cannot count.
-        share: what its call has of what callers share; the tokens of what it ranks are counted to it.
+        usage: the shared resources that the call uses; the engine counts the request's tokens in it.
         options: of the answer; what they say about the model and its strategy is in `stages`.
         deadline_s: on the event loop's clock; infinite without one.
         remaining: estimated tokens that remain in each phase, including those that are running.
@@ -136,7 +136,7 @@ class Request:
     stages: Stages
     options: RankOptions = field(default_factory=RankOptions)
     deadline_s: float = math.inf
-    share: CallerShare = field(default_factory=CallerShare)
+    usage: CallUsage = field(default_factory=CallUsage)
 
     remaining: dict[ModelPhase, float] = field(init=False, default_factory=dict)
     tags: dict[ModelPhase, float] = field(init=False, default_factory=dict)

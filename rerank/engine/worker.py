@@ -1,4 +1,4 @@
-"""Threads that run functions in turn: a model's, and one that callers share, for work that no model does."""
+"""Threads that run functions one after the other: a model's thread, and a thread that callers share."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ log = logging.getLogger(__name__)
 
 S = TypeVar("S")
 T = TypeVar("T")
-#: None ends the thread.
+#: A function for the thread to call; None ends the thread.
 _Call: TypeAlias = Callable[[], object] | None
-#: The longest slice of work; work that takes less than a millisecond needs no thread.
-_SLICE_S, _SHORT_MS = 0.005, 1.0
-#: Seconds until a function counts as hanging.
-_LIMIT_S = 600.0
+#: Seconds after which a slice of work ends, so that other callers have their turn.
+_SLICE_S = 0.005
+#: Work that is expected to be shorter runs on the event loop.
+_SHORT_MS = 1.0
+#: Seconds until a function of a shared thread counts as hanging.
+_HANG_S = 600.0
 
 
 def shutting_down() -> ShuttingDown:
@@ -37,25 +39,33 @@ class Worker:
     """A daemon thread: unlike an executor's, it does not block shutdown when a model hangs.
 
     Args:
-        name: of its work.
+        name: what the thread does, for its name and for errors.
 
     Attributes:
-        problem: what hangs; empty while nothing does.
+        problem: the message about a function that hangs; empty while none does.
     """
 
     def __init__(self, name: str) -> None:
         self.problem = ""
         self._name, self._has_ended = name, False
         self._calls: SimpleQueue[_Call] = SimpleQueue()
-        #: Seconds that the running function has waited for others, which preempted it.
+        #: Seconds that the running function was interrupted by functions that preempted it.
         self._paused_s = 0.0
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     async def call(self, function: Callable[[S], T], argument: S, limit_s: float) -> tuple[T, float]:
-        """Calls a function; returns its result and its duration in seconds, without the functions that preempted it.
+        """Calls a function on the thread.
 
-        Raises: ShuttingDown; RankerFailure, the function has not ended after `limit_s`, or an earlier one has not yet;
-        RankerFailure for a panic of Rust; what the function raises, and RuntimeError for what is not an Exception.
+        Args:
+            limit_s: seconds after which the function counts as hanging.
+
+        Returns:
+            The result of the function, and its duration in seconds, without that of functions that preempted it.
+
+        Raises:
+            ShuttingDown: the worker has ended.
+            RankerFailure: the function hangs, or an earlier one still does; or a library in Rust panicked.
+            Exception: what the function raises; a RuntimeError in place of a BaseException.
         """
         if self._has_ended:
             raise shutting_down()
@@ -71,14 +81,14 @@ class Worker:
             limit.cancel()
 
     def run_waiting(self) -> None:
-        """Runs the functions that wait. Called on the thread, in the middle of a function."""
+        """Runs the waiting functions now. A running function calls this on the thread, so that they preempt it."""
         with suppress(Empty):
             while call := self._calls.get_nowait():
                 call()
             self._calls.put(None)  # it ends once the running function has
 
     def end(self) -> None:
-        """Lets the thread end after the functions that wait; further ones fail with ShuttingDown."""
+        """Ends the thread after the waiting functions; further ones fail with ShuttingDown."""
         self._has_ended = True
         self._calls.put(None)
 
@@ -88,12 +98,12 @@ class Worker:
         done.set_exception(RankerFailure(self.problem))
 
     def _end(self, done: asyncio.Future[Any], result: tuple[Any, float] | None, error: Exception | None) -> None:
-        """Hands over what a function returned or raised, on the event loop."""
+        """Passes the result or the exception of a function to its caller. Called on the event loop."""
         if self.problem:
             log.warning("%s has ended after all", self._name)
             self.problem = ""
         if done.done():
-            return  # nobody waits for it
+            return  # the caller was cancelled
         if error is not None:
             done.set_exception(error)
         else:
@@ -115,7 +125,7 @@ class Worker:
             failure = error
         except BaseException as error:
             failure = RuntimeError(repr(error))
-            if is_rust_panic(error):  # as by a regex in the tokenizer.json of a folder
+            if is_rust_panic(error):  # such as by a regular expression in tokenizer.json
                 failure = RankerFailure(
                     f"a library stopped at a text: {error}; use another checkpoint or shorter texts"
                 )
@@ -126,12 +136,13 @@ class Worker:
 
 
 class SharedWorker:
-    """A thread that callers use in turns: each of them has one slice of work, or one function, in its line at a time.
+    """A thread that callers share. Each caller has at most one slice or function in its queue, so that they take turns.
 
-    There is one thread, because each one that runs Python keeps the event loop from the interpreter.
+    There is only one such thread, because every thread that runs Python holds up the event loop (by the interpreter's
+    lock).
 
     Args:
-        name: of its work.
+        name: what the thread does, for its name and for errors.
     """
 
     def __init__(self, name: str) -> None:
@@ -143,10 +154,11 @@ class SharedWorker:
         self._worker.end()
 
     async def run(self, caller: str, work: SlicedWork[T], expected_ms: float) -> T:
-        """Runs work in slices, and returns its result. If it is cancelled, no further slice runs.
+        """Runs work in slices, and returns its result. If the caller is cancelled, no further slice runs.
 
         Args:
-            expected_ms: about how long the work takes; short work is done at once, on the event loop.
+            caller: name of the caller, see `SharedWorker`.
+            expected_ms: about how long the work takes; work below a millisecond runs at once, on the event loop.
 
         Raises: ShuttingDown; what the work raises.
         """
@@ -159,12 +171,12 @@ class SharedWorker:
     async def call(self, caller: str, function: Callable[[], T]) -> T:
         """Calls a function on the thread. Raises: ShuttingDown; what the function raises."""
         async with self._turns.setdefault(caller, asyncio.Lock()):
-            result, _ = await self._worker.call(operator.call, function, _LIMIT_S)
+            result, _ = await self._worker.call(operator.call, function, _HANG_S)
             return result
 
 
 class _Slice(NamedTuple, Generic[T]):
-    """The end of a slice; `result` is the work's result if it was the last one."""
+    """What a slice of work returns: whether the work has ended, and its result then."""
 
     is_last: bool
     result: T

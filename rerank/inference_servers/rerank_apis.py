@@ -18,7 +18,7 @@ class RerankApi:
     """A rerank API: a query and passages in one request, and one score for each passage in the answer.
 
     Attributes:
-        path: of the method.
+        path: path of the method.
         health: path that answers GET if the server is ready; empty: there is none.
         query, passages, instruction: names of fields of the request; an API without `instruction` reads none.
         always: further fields of each request.

@@ -1,8 +1,8 @@
-"""Calls the inference server of a model over HTTP, and not while the server is away or does not fit.
+"""Calls the inference server of a model over HTTP, but not while the server is unavailable or does not fit.
 
-The server is checked about once a second. One that was gone is checked in full before it is used again, as at the
-start: it may have come back with another model. Scoring and greedy generation change nothing at the server, so a call
-whose answer was lost is safe to send once more.
+The server's health is checked about once a second. After a failure, as at the start, all of it is checked before it is
+used: it may have come back with another model. Scoring and greedy generation change nothing at the server, so a call
+whose answer was lost is safe to repeat.
 """
 
 from __future__ import annotations
@@ -24,24 +24,25 @@ from rerank.inference_servers.bounded_stream import BoundedStream, TooMuch, boun
 from rerank.util.json_values import has_more_values
 from rerank.util.proxies import is_loopback, proxy_note
 
-#: Statuses of a server that may do later, or elsewhere, what it refuses now.
+#: Statuses with which the same request may succeed later.
 _TRY_AGAIN = {429, 500, 502, 503, 504}
 #: Characters of a server's answer that an error quotes.
 _QUOTED = 200
-#: The most bytes of an answer: some servers send the request's texts back, and JSON may escape each character.
+#: An answer may have this many bytes, and this many more for each byte of the request: some servers send the request's
+#: texts back, and JSON may escape each character.
 _ANSWER_BYTES, _ANSWER_PER_REQUEST_BYTE = 1 << 20, 8
-#: Chunks of an answer, and the bytes that further ones have on average, at least.
+#: An answer may have this many chunks of any size; with more, all chunks must have this many bytes on average.
 _FREE_CHUNKS, _CHUNK_BYTES = 10_000, 256
-#: The most values of a JSON answer: one of 1,000 passages has some 10,000.
+#: The most values of a JSON answer: an answer for 1,000 passages has some 10,000.
 _ANSWER_VALUES = 200_000
-#: Variables with the proxy of calls over HTTP, in small or capital letters.
+#: Environment variables that name a proxy for HTTP.
 _PROXIES = ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 _CONNECT_S = 5.0
-#: Seconds from the beginning of a call to the end of its answer, more than a request may take.
+#: Seconds from the beginning of a call to the end of its answer; longer than any request to this service may take.
 _ANSWER_S = 300.0
 #: A server that is alive answers GET /health within this time, however busy it is.
 _HEALTH_S = 5.0
-#: Servers close idle connections after 5 s; one that is used at that moment would break.
+#: Servers close idle connections after 5 s. A call on a connection that closes at that moment would fail.
 _KEEPALIVE_S = 3.0
 log = logging.getLogger(__name__)
 
@@ -49,22 +50,24 @@ T = TypeVar("T")
 
 #: How often a call is sent before it fails.
 _ATTEMPTS = 3
-#: The wait before the second attempt, in seconds, without its jitter; it doubles with every other one.
+#: The wait before the second attempt, in seconds, without its jitter; it doubles with each further attempt.
 _BACKOFF_S = 0.1
 #: The longest wait that a server may ask for; a server that asks for more counts as unavailable.
 _MAX_WAIT_S = 5.0
-#: Seconds between two checks of a server, and of one that is there and does not fit; without the jitter.
-_CHECK_S, _CHECK_UNFIT_S = 1.0, 10.0
+#: Seconds between two checks of a server, without the jitter.
+_CHECK_S = 1.0
+#: The same for a server that answers but does not fit.
+_CHECK_UNFIT_S = 10.0
 #: Seconds that `open` waits for the first check.
 _OPEN_S = 10.0
 
 
 class NoAnswer(Exception):
-    """A server did not answer, or only in part: the same request may be sent once more.
+    """A server did not answer, or sent only a part of its answer: the same request may be sent once more.
 
     Attributes:
         retry_after_s: seconds that the server asks to wait.
-        lost: the connection failed, so that the server may be gone.
+        lost: the connection failed, so the server may have stopped.
     """
 
     def __init__(self, message: str, retry_after_s: float = 0.0, lost: bool = False) -> None:
@@ -106,7 +109,10 @@ class Server:
             await self._send("GET", self._health, _HEALTH_S)
 
     async def _send(self, method: str, path: str, within_s: float | None = None, **options: Any) -> bytes:
-        """Returns the body of the answer. All of it must arrive `within_s`; by default, within the client's timeout."""
+        """Returns the body of the answer, which must arrive within `within_s` seconds; by default the client's timeout.
+
+        Raises: NoAnswer, ModelServerUnfit.
+        """
         within_s = within_s or self._client.timeout.read
         try:
             async with asyncio.timeout(within_s):
@@ -121,17 +127,17 @@ class Server:
         refusal = f"{self.url}{path} answered {status}: {self._quoted(content)}"
         if status in _TRY_AGAIN:
             after = headers.get("retry-after", "")
-            raise NoAnswer(refusal, float(after) if after.isdecimal() else 0.0)  # it may be a date
+            raise NoAnswer(refusal, float(after) if after.isdecimal() else 0.0)  # Retry-After may be a date
         raise ModelServerUnfit(f"{refusal}; correct served_by, or the server", {"status": str(status)})
 
     async def _exchange(self, method: str, path: str, **options: Any) -> tuple[int, httpx2.Headers, bytes]:
-        """Status, headers and body of the answer. Raises: ModelServerUnfit if it is too long, HTTPError."""
+        """Status, headers and body of the answer. Raises: ModelServerUnfit if the answer is too long; HTTPError."""
         request = self._client.build_request(method, self.url + path, **options)
         most_bytes = _ANSWER_BYTES + _ANSWER_PER_REQUEST_BYTE * len(request.content)
         try:
             response = await self._client.send(request, stream=True)
             stream = response.extensions["network_stream"]
-            if isinstance(stream, BoundedStream):  # after 101 Switching Protocols, it is another one
+            if isinstance(stream, BoundedStream):  # after 101 Switching Protocols, the stream has another class
                 stream.begin_body(2 * most_bytes)  # half of it for the lengths of chunks
             try:
                 content = await _content(response, most_bytes)
@@ -175,11 +181,14 @@ async def _content(response: httpx2.Response, most_bytes: int) -> bytes:
 
 
 def client_of(url: str, api_key: str) -> httpx2.AsyncClient:
-    """Returns the HTTP client for the server of a model, which is sent the key if there is one.
+    """Returns the HTTP client for the server of a model.
 
-    Proxies of the environment are used, except for this machine's loopback: no proxy leads back to it.
+    Proxies of the environment are used, but not for this machine's loopback, which no proxy reaches.
 
-    Raises: ConfigError if such a proxy cannot be used.
+    Args:
+        api_key: sent with each request; empty: none.
+
+    Raises: ConfigError if a proxy cannot be used.
     """
     try:
         client = httpx2.AsyncClient(
@@ -200,12 +209,12 @@ def _host(url: str) -> str:
 
 
 class WatchedServer:
-    """The server of one model.
+    """The server of one model, which is called only while its checks succeed.
 
     Args:
         model: the name of the model in the configuration, for the log.
-        server: its address, and whether it is there.
-        check: checks it in full before it is used. Raises NoAnswer, or a RerankError that says what is wrong.
+        server: the server.
+        check: checks that the server fits, before it is used. Raises NoAnswer, or a RerankError with the problem.
     """
 
     def __init__(self, model: str, server: Server, check: Callable[[], Awaitable[None]]) -> None:
@@ -216,11 +225,11 @@ class WatchedServer:
 
     @property
     def problem(self) -> str:
-        """Says why no requests are sent to the server; empty if they are."""
+        """Why no requests are sent to the server; empty if they are sent."""
         return str(self._problem or "")
 
     async def open(self) -> None:
-        """Checks the server and watches it from then on. Returns after some seconds if the check takes longer."""
+        """Checks the server, and then again and again until `close`. Waits for the first check, but at most 10 s."""
         first_check = asyncio.create_task(self._check_now())
         self._tasks = [first_check, asyncio.create_task(self._watch(first_check), name=self._server.url)]
         try:
@@ -267,9 +276,9 @@ class WatchedServer:
     async def _watch(self, first_check: asyncio.Task[None]) -> None:
         await asyncio.wait({first_check})
         while True:
-            is_there = self._problem is not None and not isinstance(self._problem, ModelServerUnavailable)
+            is_unfit = self._problem is not None and not isinstance(self._problem, ModelServerUnavailable)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._recheck.wait(), _jittered(_CHECK_UNFIT_S if is_there else _CHECK_S))
+                await asyncio.wait_for(self._recheck.wait(), _jittered(_CHECK_UNFIT_S if is_unfit else _CHECK_S))
             await self._check_now()
             self._recheck.clear()
 
@@ -293,5 +302,5 @@ class WatchedServer:
 
 
 def _jittered(seconds: float) -> float:
-    """Up to half more, so that many callers do not come back at the same moment."""
+    """Lengthens a wait by up to a half at random, so that many callers do not return at the same moment."""
     return seconds * random.uniform(1.0, 1.5)

@@ -1,4 +1,4 @@
-"""Folders whose config.json names code of their publisher, as folders of classes that are known here."""
+"""Converts checkpoints whose config.json names code of their publisher to classes that are known here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rerank.checkpoints.settings_files import read_settings
 from rerank.checkpoints.weights import Weights, read_weights
 from rerank.models import jina_bert, llama_bidirectional  # noqa: F401  (they register their classes)
 
-#: jina-reranker-v2's names of weights → transformers'. A layer's Wqkv holds query, key and value.
+#: Names of weights in jina-reranker-v2 (regular expressions) → in transformers. Wqkv of a layer is divided later.
 _XLM_ROBERTA_NAMES = (
     (r"\.emb_ln\.", ".embeddings.LayerNorm."),
     (r"\.encoder\.layers\.", ".encoder.layer."),
@@ -33,7 +33,7 @@ _WEIGHT_FILES = re.compile(r"(model|pytorch_model).*\.(safetensors|bin|index\.js
 
 @contextmanager
 def native_folder(folder: Path) -> Iterator[Path]:
-    """Yields the folder, or a temporary one whose config.json and weights are as known classes have them.
+    """Yields the folder, or a temporary one with config.json and weights in the form of a known class.
 
     Raises:
         CheckpointError: see `native_settings` and `read_weights`.
@@ -55,7 +55,7 @@ def native_folder(folder: Path) -> Iterator[Path]:
 
 
 def xlm_roberta_weights(weights: Mapping[str, Any]) -> Weights:
-    """Returns weights of jina-reranker-v2 by the names of transformers' XLM-RoBERTa."""
+    """Renames the weights of jina-reranker-v2 to those of transformers' XLM-RoBERTa."""
     named = Weights()
     for published, tensor in weights.items():
         name = published

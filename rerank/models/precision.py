@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=nn.Module)
 
-#: `auto` is bfloat16 from this hidden size on, on a CPU that has it. Rows of 1,450 tokens gain at every width
+#: On a CPU with bfloat16, `auto` is bfloat16 from this hidden size on. Rows of 1,450 tokens gain at every width
 #: (docs/evidence/performance.md, "Precision"), but narrow models read short rows, such as the bundled
 #: PE-Rank (384), and these gain nothing.
 _MIN_BFLOAT16_WIDTH = 512
@@ -56,10 +56,10 @@ def pick_precision(model: PreTrainedModel, precision: Precision) -> Precision:
 
 
 def compute_in(model: PreTrainedModel, precision: Precision) -> None:
-    """Makes the linear layers of a model with float32 weights on a CPU compute in a precision; other models stay.
+    """Changes the precision in which the linear layers of a model compute, if it has float32 weights and is on a CPU.
 
-    The model can then be neither trained nor saved. In bfloat16 the rest of it computes under autocast, see
-    `uses_autocast`.
+    The model can then be neither trained nor saved. In bfloat16 its other layers compute under autocast, see
+    `uses_autocast`. Other models stay as they are.
     """
     if model.device.type != "cpu" or model.dtype != torch.float32:
         return
@@ -82,14 +82,14 @@ def pick_encoder_dtype(device: torch.device, dtype: Precision) -> Precision:
 
 
 def copy_sharing_weights(model: M) -> M:
-    """Copies the modules of a model; the copy shares its weights, also the ones that `compute_in` has reordered."""
+    """Copies the modules of a model but not its weights, which both share, with those that `compute_in` reordered."""
     forwards = [vars(module).get("forward") for module in model.modules()]
     shared = [*model.parameters(), *(forward for forward in forwards if isinstance(forward, partial))]
     return copy.deepcopy(model, {id(part): part for part in shared})
 
 
 def copy_computing_in(model: M, device: torch.device, dtype: Precision) -> M:
-    """Copies a model, on a CPU with other linear layers (see `compute_in`). The copy shares all other weights.
+    """Copies a model, with weights shared. On a CPU the copy's linear layers compute in `dtype`, see `compute_in`.
 
     Args:
         model: a transformer, or a module that contains one.

@@ -322,7 +322,7 @@ class LazyModels:
     async def _load(self, name: str) -> None:
         outcome, _ = in_thread(partial(self._loader.load, self._models[name]))
         loaded = await asyncio.wrap_future(outcome)
-        await self._engine.put(name, loaded.ranker, loaded.info)
+        await self._engine.replace_ranker(name, loaded.ranker, loaded.info)
         self._registry.put(name, loaded)
         self._used_s[name] = _now_s()
         memory = loaded.memory_bytes / 1e9, loaded.gpu_memory_bytes / 1e9
@@ -339,7 +339,7 @@ class LazyModels:
     async def _unload(self, name: str) -> None:
         ranker = weakref.ref(self._registry.rankers[name])
         self._registry.unload(name)
-        await self._engine.put(name, self._registry.rankers[name], self._registry.infos[name])
+        await self._engine.replace_ranker(name, self._registry.rankers[name], self._registry.infos[name])
         for _ in range(_TRIES):  # a thread that is about to end may still refer to it
             await asyncio.to_thread(free_memory)
             if ranker() is None:

@@ -16,7 +16,7 @@ import torch
 from rerank.config import ServiceConfig
 from rerank.config.hub_models import download_models
 from rerank.config.models import needs_sparse
-from rerank.engine.accounts import CallerShare
+from rerank.engine.accounts import CallUsage
 from rerank.engine.engine import Engine, timeout_at
 from rerank.engine.request import Request
 from rerank.engine.worker import SharedWorker
@@ -151,22 +151,22 @@ class AsyncReranker:
         candidates: Iterable[CandidateLike],
         options: RankOptions,
         deadline_s: float = math.inf,
-        share: CallerShare | None = None,
+        usage: CallUsage | None = None,
     ) -> Ranking:
         """Reranks the candidates.
 
         Args:
             candidates: in a form of CandidateLike; in first-stage order, best first, unless `options.ordered` is false.
             deadline_s: on the event loop's clock; infinite for none.
-            share: what the call has of what callers share; None: nothing yet, and no caller with a name.
+            usage: the shared resources that the call uses; None: none yet, by a caller without a name.
 
         Raises: InvalidRequest for a candidate of another form; RerankError, see ModelRegistry.resolve and Engine.run.
         """
-        share = share or CallerShare()
+        usage = usage or CallUsage()
         query, passages = await self._from_index(Query.of(query), candidates)  # before a model is loaded
         ready = self._lazy.ready(options, query.instruction, self.config.first_stage_weight, deadline_s)
         async with ready as stages:
-            request = Request(query, passages, stages, options, deadline_s, share)
+            request = Request(query, passages, stages, options, deadline_s, usage)
             return at_least(await self._steps.rank(request), options)
 
     async def search(
@@ -177,14 +177,14 @@ class AsyncReranker:
         options: RankOptions,
         deadline_s: float = math.inf,
         feedback: FeedbackSettings | FeedbackMethod | str | None = None,
-        share: CallerShare | None = None,
+        usage: CallUsage | None = None,
     ) -> SearchResult:
         """Retrieves `depth` candidates from the index and reranks them; with `feedback`, see FeedbackSearch.
 
         Args:
             query, first_stage: themselves, or their text and name.
             depth: number of candidates.
-            options, deadline_s, share: as for `rerank`.
+            options, deadline_s, usage: as for `rerank`.
             feedback: settings, or the name of a method, for relevance feedback.
 
         Raises:
@@ -194,7 +194,7 @@ class AsyncReranker:
             DeadlineExceeded: the deadline came in the first stage.
             RerankError: as `rerank` raises.
         """
-        share = share or CallerShare()
+        usage = usage or CallUsage()
         query, first_stage = Query.of(query), FirstStage.of("first_stage", first_stage)
         if not options.ordered:
             raise InvalidRequest("ordered", "the first stage of a search gives an ordered list; leave the option out")
@@ -214,7 +214,7 @@ class AsyncReranker:
                 try:
                     async with timeout_at(deadline_s):
                         work = partial(self._retrieve, index, first_stage, depth, query)
-                        return await self._searches.call(share.name, work)
+                        return await self._searches.call(usage.name, work)
                 except TimeoutError as error:
                     problem = f"the deadline passed in the first stage ({first_stage.value}); allow more time"
                     raise DeadlineExceeded(problem) from error
@@ -226,11 +226,11 @@ class AsyncReranker:
             start_s = time.perf_counter()
             encoded, candidates = await retrieve(query, deadline_s)
             first_stage_ms = (time.perf_counter() - start_s) * 1000
-            request = Request(encoded, candidates, stages, options, deadline_s, share)
+            request = Request(encoded, candidates, stages, options, deadline_s, usage)
             if feedback is None:
                 ranking, report = await self._steps.rank(request), None
             else:
-                update = partial(self._searches.call, share.name)
+                update = partial(self._searches.call, usage.name)
                 feedback_search = FeedbackSearch(feedback, rank, retrieve, update)
                 # Those with too little relevance are left out afterwards, so that all are ranked.
                 all_ = options if options.min_relevance is None else replace(options, top_n=0)

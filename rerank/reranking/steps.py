@@ -82,7 +82,7 @@ class RerankerSteps:
     async def _run(self, request: Request, work: SlicedWork[T], chars_per_ms: int) -> T:
         """Runs work on the texts of a request, which is done at once if it is short."""
         chars = sum(len(candidate.text) for candidate in request.candidates)
-        return await self._texts.run(request.share.name, work, chars / chars_per_ms)
+        return await self._texts.run(request.usage.name, work, chars / chars_per_ms)
 
 
 def with_share_of_repairs(ranking: Ranking, writers: Collection[str]) -> Ranking:
@@ -95,8 +95,8 @@ def with_share_of_repairs(ranking: Ranking, writers: Collection[str]) -> Ranking
     generated = sum(len(window.positions) for window in trace.windows if window.model in writers)
     warning = ""
     if trace.repairs:
-        share = f"{trace.repairs} of {generated} places ({trace.repairs / generated:.0%})"
-        warning = f"{share} in what the model wrote were repaired; passages that it did not name kept their order"
+        repaired = f"{trace.repairs} of {generated} identifiers ({trace.repairs / generated:.0%})"
+        warning = f"{repaired} in what the model wrote were repaired; passages that it did not name kept their order"
     warnings = "; ".join(filter(None, (trace.model_warning, warning)))
     return replace(ranking, trace=replace(trace, generated=generated, model_warning=warnings))
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from rerank.config import Limits
-from rerank.engine.accounts import CallerShare
+from rerank.engine.accounts import CallUsage
 from rerank.errors import InvalidRequest, too_many
 from rerank.names import DEFAULT_FIRST_STAGE
 from rerank.types import CONTROL, FeedbackSettings, FirstStage, Passage, Query, Ranking, RankOptions, is_valid_doc_id
@@ -52,8 +52,8 @@ class RerankRequest:
         _check_options(self.options, len(self.candidates), limits)
         return RerankRequest(query, _candidates(self.candidates, limits), self.options)
 
-    async def rank(self, reranker: AsyncReranker, deadline_s: float, share: CallerShare) -> Ranking:
-        return await reranker.rerank(self.query, self.candidates, self.options, deadline_s, share)
+    async def rank(self, reranker: AsyncReranker, deadline_s: float, usage: CallUsage) -> Ranking:
+        return await reranker.rerank(self.query, self.candidates, self.options, deadline_s, usage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +83,9 @@ class SearchRequest:
         _check_options(self.options, depth, limits)
         return replace(self, query=query, depth=depth)
 
-    async def rank(self, reranker: AsyncReranker, deadline_s: float, share: CallerShare) -> SearchResult:
+    async def rank(self, reranker: AsyncReranker, deadline_s: float, usage: CallUsage) -> SearchResult:
         return await reranker.search(
-            self.query, self.first_stage, self.depth, self.options, deadline_s, self.feedback, share
+            self.query, self.first_stage, self.depth, self.options, deadline_s, self.feedback, usage
         )
 
 

@@ -22,7 +22,7 @@ from rerank.ports.http.description import Limited
 from rerank.protobuf.messages import list_models_response
 from rerank.reranking.reranker import AsyncReranker
 
-#: The page suggests this many judged queries while one types.
+#: The page suggests at most this many judged queries.
 _SUGGESTIONS = 1000
 #: Allows scripts, styles and calls of this origin alone. No script can turn a text into markup (Trusted Types).
 _POLICY = (
@@ -39,10 +39,10 @@ _HEADERS = {
 
 
 def inspector_routes(reranker: AsyncReranker, limited: Limited) -> list[BaseRoute]:
-    """Makes the routes. The page itself calls /search and /rerank, as any client does.
+    """The routes of the inspector. Its page calls /search and /rerank, as any client does.
 
     Raises:
-        ConfigError, CollectionError: see `read_judgements`; the start of the service has checked them before.
+        ConfigError, CollectionError: see `read_judgements`. The service has checked the judgements at its start.
     """
     http = reranker.config.http
     judgements = read_judgements(http.qrels) if http and http.qrels else Judgements()

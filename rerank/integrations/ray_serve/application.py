@@ -1,5 +1,5 @@
-"""Deploys the service on a Ray cluster: the settings that Ray Serve can follow, its gRPC proxy, and its replicas, which
-are processes that Ray Serve starts, watches and ends."""
+"""Deploys the service on a Ray cluster: checks its settings, starts Ray Serve's gRPC proxy, and starts the replicas,
+which are processes that Ray Serve watches and ends."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ _ENVIRONMENT = {
     "RAY_worker_niceness": "0",  # by default its processes have a low priority
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # by default a busy machine is too slow for the proxy to start
 }
-#: Calls in flight of a replica that autoscaling aims at.
+#: Autoscaling aims at this many calls in flight of a replica.
 _CALLS_OF_A_REPLICA = 8
-#: Settings that Ray Serve does not follow, with what takes their place.
+#: Setting that Ray Serve does not follow → what to do instead.
 _NOT_FOLLOWED = {"http": "serve HTTP with `rerank serve`", "tls": "encrypt in a proxy in front of Ray Serve"}
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The number of replicas and what each of them occupies.
+    """The number of replicas, and the resources of a replica.
 
     Attributes:
-        replicas: the number of replicas; with `max_replicas`, the least.
-        max_replicas: the most replicas, for autoscaling by the number of calls in flight; None: no autoscaling.
-        num_gpus: GPUs of a replica, which also has one core; a fraction shares one between replicas.
+        replicas: the number of replicas; with `max_replicas`, the smallest number.
+        max_replicas: the largest number, for autoscaling by the number of calls in flight; None: no autoscaling.
+        num_gpus: GPUs of a replica, beside one core; with a fraction, replicas share a GPU.
     """
 
     replicas: int = 1
@@ -118,7 +118,7 @@ def check(config: ServiceConfig, scale: Scale = Scale()) -> None:
 
 
 def deploy(config: ServiceConfig, scale: Scale, **replica: Any) -> None:
-    """Starts the replicas, or replaces an earlier deployment's one after the other; returns when all are ready.
+    """Starts the replicas, or replaces those of an earlier deployment one by one; returns when all are ready.
 
     Needs a connection to a Ray cluster. The proxy of a cluster is started once: later deployments keep its port.
 
@@ -128,7 +128,7 @@ def deploy(config: ServiceConfig, scale: Scale, **replica: Any) -> None:
         replica: further arguments of Replica.
 
     Raises:
-        ConfigError: the replicas did not start. Replicas of an earlier deployment that were not yet stopped go on.
+        ConfigError: the replicas did not start. Replicas of an earlier deployment that were not yet replaced go on.
     """
     serve.start(
         proxy_location="EveryNode",
@@ -148,7 +148,8 @@ def deploy(config: ServiceConfig, scale: Scale, **replica: Any) -> None:
 
 
 def _options(config: ServiceConfig, scale: Scale) -> dict[str, Any]:
-    """Options of the deployment. A replica gets as many calls as it accepts, so that it refuses calls itself."""
+    """Options of the deployment. Ray Serve sends a replica `max_calls` calls, so that the replica refuses further ones
+    itself, with a status of this service."""
     options: dict[str, Any] = {
         "max_ongoing_requests": config.limits.max_calls,
         "max_queued_requests": config.limits.max_calls,
@@ -216,7 +217,7 @@ class Replica:
         return await self._answer("Check", message, grpc_context)
 
     async def check_health(self) -> None:
-        """Says whether the default model passed its self-test; Ray Serve replaces a replica that raises.
+        """Raises if the default model failed its self-test; Ray Serve then replaces the replica.
 
         Problems of inference servers do not count, because another replica would have them, too.
 
@@ -228,7 +229,7 @@ class Replica:
             raise SelfTestFailed(f"the default model {model.name!r} cannot be served; {model.problem}")
 
     async def _answer(self, method: str, message: bytes, context: RayServegRPCContext) -> _Serialized:
-        if len(message) > self._max_message_bytes:  # as gRPC says it
+        if len(message) > self._max_message_bytes:  # the same error as gRPC's own
             context.set_code(grpc.StatusCode.RESOURCE_EXHAUSTED)
             context.set_details(f"Received message larger than max ({len(message)} vs. {self._max_message_bytes})")
             context.set_trailing_metadata([(REQUEST_ID, "")])
@@ -252,7 +253,7 @@ class RayCall:
 
     Args:
         message: the bytes of the request.
-        context: what Ray Serve tells of the call.
+        context: Ray Serve's context of the call: peer, metadata and deadline.
     """
 
     def __init__(self, message: bytes, context: RayServegRPCContext) -> None:
@@ -263,7 +264,7 @@ class RayCall:
         remaining_s = float(dict(headers).get(TIME_REMAINING, math.inf))
         self.deadline_s = asyncio.get_running_loop().time() + remaining_s
 
-    async def read(self, place: AbstractAsyncContextManager[None]) -> bytes:
+    async def read(self, slot: AbstractAsyncContextManager[None]) -> bytes:
         return self._message
 
     def hang_up(self) -> None:

@@ -81,8 +81,8 @@ class RerankMethods:
             check_number_of_candidates(message.candidates, limits)
             call.request = request = await call.convert(self._reranker, rerank_request, message)
             call.request = request = await call.convert(self._reranker, request.checked, limits)
-            async with call.answering() as (deadline_s, share):
-                call.result = ranking = await request.rank(self._reranker, deadline_s, share)
+            async with call.answering() as (deadline_s, usage):
+                call.result = ranking = await request.rank(self._reranker, deadline_s, usage)
             return call.reply(rerank_response(ranking, message).SerializeToString())
 
     async def search(self, port: PortCall) -> bytes:
@@ -90,8 +90,8 @@ class RerankMethods:
             message = _counted_message(pb.SearchRequest, await call.receive(), self._calls.limits)
             call.request = request = search_request(message)
             call.request = request = request.checked(self._calls.limits)
-            async with call.answering() as (deadline_s, share):
-                call.result = result = await request.rank(self._reranker, deadline_s, share)
+            async with call.answering() as (deadline_s, usage):
+                call.result = result = await request.rank(self._reranker, deadline_s, usage)
             return call.reply(search_response(result, message).SerializeToString())
 
     async def list_models(self, port: PortCall) -> bytes:
@@ -213,7 +213,7 @@ async def abort(context: Context, error: Exception, *metadata: tuple[str, str]) 
 
 
 def watch_handler(health: Health, checks: CallsInFlight, hang_up: HangUp) -> Handler:
-    return _stream_handler("Watch", partial(_statuses, health), checks.of_streams(_WATCHES), hang_up)
+    return _stream_handler("Watch", partial(_statuses, health), checks.for_streams(_WATCHES), hang_up)
 
 
 async def _statuses(health: Health, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -225,7 +225,7 @@ def reflection_handler(services: Sequence[str], calls: CallsInFlight, hang_up: H
     """The handler of ServerReflectionInfo, which describes these services."""
     describe = lru_cache(_KEPT_ANSWERS)(partial(_description, ReflectionServicer(services)))
     return _stream_handler(
-        "ServerReflectionInfo", partial(_descriptions, describe), calls.of_streams(_REFLECTIONS), hang_up
+        "ServerReflectionInfo", partial(_descriptions, describe), calls.for_streams(_REFLECTIONS), hang_up
     )
 
 

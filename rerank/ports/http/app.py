@@ -155,8 +155,8 @@ class Endpoint:
                 if ignored:
                     notes.append(f"without effect here: {listed(ignored)}")
                 call.request = request = await call.convert(reranker, request.checked, limits)
-                async with port.until_hung_up(), call.answering() as (deadline_s, share):
-                    call.result = result = await request.rank(reranker, deadline_s, share)
+                async with port.until_hung_up(), call.answering() as (deadline_s, usage):
+                    call.result = result = await request.rank(reranker, deadline_s, usage)
                 trace = (result if isinstance(result, Ranking) else result.ranking).trace
                 notes += warnings_of(trace)
                 reply = call.reply(await call.convert(reranker, parsed.render, result, notes))

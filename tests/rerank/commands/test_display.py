@@ -122,14 +122,14 @@ def test_reply_warns_below_its_table_of_all_that_differs_from_a_full_and_exact_o
     execution = pb.Execution(
         failure="OVERLOADED",
         reason="the queue is full",
-        model_warning="3 of 3 places in what the model wrote were repaired",
+        model_warning="3 of 3 identifiers in what the model wrote were repaired",
         query_truncated=True,
         truncated_doc_ids=["a", "b"],
     )
     assert warnings_of(execution) == [
         "warning: the first stage's order instead of OVERLOADED",
         "warning: the queue is full",
-        "warning: 3 of 3 places in what the model wrote were repaired",
+        "warning: 3 of 3 identifiers in what the model wrote were repaired",
         "warning: the query was truncated",
         "warning: 2 passages were truncated",
     ]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import mean, stdev
 
-from rerank.engine.accounts import CallerShare
+from rerank.engine.accounts import CallUsage
 from rerank.engine.queue import FairQueue
 from rerank.engine.request import ModelPhase, Phase
 from rerank.engine.request import Request as EngineRequest
@@ -115,8 +115,8 @@ class EngineScheduler:
     def arrive(self, request: Request, now_s: float) -> None:
         """Queues the request's first window."""
         candidates = (Passage("", ""),) * request.candidates
-        stages, share = (RankStage(MODEL, STRATEGY),), CallerShare(request.caller)
-        self._requests[request] = asked = EngineRequest(Query(""), candidates, stages, share=share)
+        stages, usage = (RankStage(MODEL, STRATEGY),), CallUsage(request.caller)
+        self._requests[request] = asked = EngineRequest(Query(""), candidates, stages, usage=usage)
         asked.begin({MODEL: INFO})
         asked.begin_stage(stages[0], INFO)
         self._submit(request)

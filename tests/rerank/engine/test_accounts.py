@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from rerank.config import EngineConfig
-from rerank.engine.accounts import Accounts, CallerShare, Shared
+from rerank.engine.accounts import Accounts, CallUsage, Shared
 from rerank.errors import Overloaded
 from tests.rerank.engine.harness import Blocks, held_engine, request_for, shuffled, wait_for_queue
 
@@ -17,13 +17,13 @@ class Callers:
 
     def __init__(self, kind: Shared, limit: int) -> None:
         self.accounts, self._kind = Accounts({kind: limit}), kind
-        self.ended: list[CallerShare] = []
+        self.ended: list[CallUsage] = []
 
-    def take(self, name: str, amount: int = 1, is_idle: bool = False) -> CallerShare:
-        share = CallerShare(name, is_idle=is_idle)
-        share.give_way = lambda: self.ended.append(share)
-        self.accounts.take(share, self._kind, amount)
-        return share
+    def take(self, name: str, amount: int = 1, is_idle: bool = False) -> CallUsage:
+        usage = CallUsage(name, is_idle=is_idle)
+        usage.give_way = lambda: self.ended.append(usage)
+        self.accounts.acquire(usage, self._kind, amount)
+        return usage
 
 
 @pytest.fixture
@@ -129,15 +129,15 @@ def test_few_calls_end_at_the_same_time():
 
 
 def test_quota_of_a_key_bounds_its_calls_together_but_one_alone(callers):
-    share = CallerShare("key", quotas={TOKENS: 100})
+    usage = CallUsage("key", quotas={TOKENS: 100})
     callers.accounts.limits[TOKENS] = 1000
-    callers.accounts.check_quota(share, TOKENS, 500)
-    callers.accounts.take(share, TOKENS, 60)
-    callers.accounts.check_quota(share, TOKENS, 40)
+    callers.accounts.check_quota(usage, TOKENS, 500)
+    callers.accounts.acquire(usage, TOKENS, 60)
+    callers.accounts.check_quota(usage, TOKENS, 40)
     with pytest.raises(Overloaded, match="key key has 60 tokens queued; 41 more exceed its limit of 100"):
-        callers.accounts.check_quota(share, TOKENS, 41)
-    callers.accounts.leave(share)
-    callers.accounts.check_quota(share, TOKENS, 500)
+        callers.accounts.check_quota(usage, TOKENS, 41)
+    callers.accounts.leave(usage)
+    callers.accounts.check_quota(usage, TOKENS, 500)
 
 
 def test_what_left_counts_no_more_and_leaves_nothing_behind(callers):
@@ -152,7 +152,7 @@ def test_what_left_counts_no_more_and_leaves_nothing_behind(callers):
 async def test_tokens_of_a_request_count_while_it_runs():
     async with held_engine(EngineConfig(max_batch_tokens=1)) as (engine, _):
         request = request_for(shuffled(100), Blocks(100))
-        request.share.name = "caller"
+        request.usage.name = "caller"
         running = asyncio.create_task(engine.run(request))
         await wait_for_queue(engine, 1)
         assert engine.accounts.held_by("caller", TOKENS) > 0

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rerank.engine.accounts import CallerShare
+from rerank.engine.accounts import CallUsage
 from rerank.engine.queue import FairQueue
 from rerank.engine.request import ModelPhase, Phase, Request
 from rerank.types import Query
@@ -39,7 +39,7 @@ def entry(number: int, tokens: int, remaining: float | None = None, caller: str 
 
 
 def request(remaining: float, caller: str = "") -> Request:
-    made = Request(Query(""), (), (), share=CallerShare(caller))
+    made = Request(Query(""), (), (), usage=CallUsage(caller))
     made.remaining[MODEL] = remaining
     return made
 
@@ -158,7 +158,7 @@ def test_a_batch_costs_the_same_whatever_waits():
 
 def callers_of(queue: FairQueue[Entry]) -> list[str]:
     """The callers of the entries in the order of their runs."""
-    return [one.request.share.name for batch in drained(queue) for one in batch]
+    return [one.request.usage.name for batch in drained(queue) for one in batch]
 
 
 def test_callers_take_turns_by_tokens():
@@ -184,7 +184,7 @@ def test_newcomer_waits_for_no_more_than_the_caller_that_is_furthest_behind():
     """A caller whose long request had waited had 4,700 tokens of short ones before an honest one's."""
     queue = filled([entry(0, 2000, caller="behind"), *(entry(number, 100, caller="served") for number in range(1, 11))])
     for _ in range(10):
-        assert [one.request.share.name for one in queue.next_batch()] == ["served"]
+        assert [one.request.usage.name for one in queue.next_batch()] == ["served"]
     for number in range(11, 61):
         queue.add(entry(number, 10, caller="behind"))
     queue.add(entry(61, 5, caller="new"))

@@ -188,7 +188,7 @@ os._exit(1)
 @pytest.mark.parametrize(
     ("options", "share"),
     [
-        (RankOptions(model="rambling"), "40 of 40 places (100%)"),  # two windows of 20
+        (RankOptions(model="rambling"), "40 of 40 identifiers (100%)"),  # two windows of 20
         (RankOptions(model="rambling", strategy=StrategyKind.CASCADE, preranker="number", window_size=5), "5 of 5"),
         (RankOptions(model="number"), ""),
     ],

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rerank.config import FusionModel, HttpConfig, TelemetryConfig
-from rerank.engine.accounts import CallerShare, Shared
+from rerank.engine.accounts import CallUsage, Shared
 from rerank.models.encoder import Encoder
 from rerank.models.vector_cache import VectorCache
 from rerank.rankers.fusion import FusionRanker
@@ -80,12 +80,12 @@ async def test_known_vectors_are_not_expected_work(
 ) -> None:
     expected = list[int]()
 
-    def taken(share: CallerShare, kind: Shared, amount: int, retry_s: object) -> AbstractContextManager[None]:
+    def acquired(usage: CallUsage, kind: Shared, amount: int, retry_s: object) -> AbstractContextManager[None]:
         expected.append(amount)
         return nullcontext()
 
     async with make_reranker(checkpoint, with_cache(encoder, 1_000_000)) as reranker:
-        monkeypatch.setattr(reranker.engine.accounts, "taken", taken)
+        monkeypatch.setattr(reranker.engine.accounts, "acquired", acquired)
         for _ in range(2):
             await reranker.rerank(QUERY, TEXTS, RankOptions())
     new, known = expected

@@ -29,7 +29,7 @@ def callers_seen(reranker: AsyncReranker) -> list[str]:
     seen: list[str] = []
 
     def on_batch(phase: ModelPhase, batch: Sequence[Work[Any, Any]], seconds: float) -> None:
-        seen.extend(work.request.share.name for work in batch)
+        seen.extend(work.request.usage.name for work in batch)
 
     reranker.engine.observe_batches(on_batch)
     return seen

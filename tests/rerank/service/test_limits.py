@@ -183,7 +183,7 @@ async def test_streams_share_the_places_of_messages_with_calls() -> None:
     stream.message.set()
     silent = [asyncio.create_task(received(calls, FakeCall(connection))) for connection in range(16)]
     await asyncio.sleep(0)
-    waiting = asyncio.create_task(received(calls.of_streams(1), stream))
+    waiting = asyncio.create_task(received(calls.for_streams(1), stream))
     await asyncio.sleep(0.05)
     assert not waiting.done()
     assert await asyncio.wait_for(waiting, 5) == b""

@@ -37,7 +37,7 @@ class Port:
 
 async def test_answer_replaces_the_bytes_of_its_request() -> None:
     calls = CallsInFlight(Limits(max_bytes_in_flight=1000))
-    first, second = (CallInFlight(Port(number), calls, "Rerank").share for number in (1, 2))
+    first, second = (CallInFlight(Port(number), calls, "Rerank").usage for number in (1, 2))
     calls.hold(first, LARGE)
     with pytest.raises(Overloaded, match=f"{LARGE} bytes in flight, 0 of them yours; {LARGE + 1} more exceed"):
         calls.hold(second, LARGE + 1)
