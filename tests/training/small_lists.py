@@ -1,5 +1,6 @@
 """Small training lists, and their windows as serving makes them."""
 
+import json
 import random
 from pathlib import Path
 
@@ -42,3 +43,9 @@ def served_window(ranker: Ranker, item: TrainingList) -> Window:
     """The window that a ranker makes of a list."""
     ready = ranker.prepare(item.query, item.passages)
     return Window(ready.query, ready.passages)
+
+
+def logged_losses(save: Path) -> list[float]:
+    """The losses that a save of a run has logged, step by step."""
+    state = json.loads((save / "trainer_state.json").read_text())
+    return [entry["loss"] for entry in state["log_history"] if "loss" in entry]

@@ -1,6 +1,5 @@
 """`train-fusion`: judged lists of files and of searches, and the settings of a service."""
 
-import json
 import random
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from rerank.models.sparse_encoder import SparseEncoder
 from rerank.retrieval.build import build_index
 from rerank.types import FirstStageKind, Passage
 from tests.conftest import PASSAGES
+from tests.eval.data import request_row, write, write_qrels
 from tests.training.small_lists import QUERIES
 
 QUERY = "how long does a flea live"
@@ -27,10 +27,9 @@ QUERY = "how long does a flea live"
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    (tmp_path / "queries.tsv").write_text(f"1\t{QUERY}\n2\tnobody judged this\n")
-    (tmp_path / "qrels.txt").write_text("1 0 flea 2\n1 0 elsewhere 1\n")
-    candidates = [{"docid": name, "score": 1.0, "doc": {"text": PASSAGES[name][1]}} for name in ("violin", "flea")]
-    (tmp_path / "lists.jsonl").write_text(json.dumps({"query": {"qid": "1", "text": QUERY}, "candidates": candidates}))
+    write(tmp_path / "queries.tsv", f"1\t{QUERY}", "2\tnobody judged this")
+    write_qrels(tmp_path / "qrels.txt", {"1": {"flea": 2, "elsewhere": 1}})
+    write(tmp_path / "lists.jsonl", request_row("1", {name: PASSAGES[name][1] for name in ("violin", "flea")}, QUERY))
     return tmp_path
 
 
@@ -96,19 +95,16 @@ def write_requests(folder: Path, known: bool) -> Path:
         known: the first stage knows what is relevant; otherwise its order and the relevance are random.
     """
     draw = random.Random(1)
-    with (folder / "requests.jsonl").open("w") as requests, (folder / "qrels.txt").open("w") as qrels:
-        for number in range(24):
-            relevant = RELEVANT if known else set(draw.sample(sorted(PASSAGES), 4))
-            order = draw.sample(sorted(PASSAGES), len(PASSAGES))
-            if known:
-                order.sort(key=lambda name: name not in RELEVANT)
-            candidates = [
-                {"docid": name, "score": float(-rank), "doc": {"text": PASSAGES[name][1]}}
-                for rank, name in enumerate(order)
-            ]
-            query = {"qid": str(number), "text": f"{QUERIES[number % len(QUERIES)]} {number}"}
-            requests.write(json.dumps({"query": query, "candidates": candidates}) + "\n")
-            qrels.writelines(f"{number} 0 {name} 1\n" for name in sorted(relevant))
+    rows, grades = [], {}
+    for number in range(24):
+        grades[str(number)] = dict.fromkeys(sorted(RELEVANT if known else draw.sample(sorted(PASSAGES), 4)), 1)
+        order = draw.sample(sorted(PASSAGES), len(PASSAGES))
+        if known:
+            order.sort(key=lambda name: name not in RELEVANT)
+        texts = {name: PASSAGES[name][1] for name in order}
+        rows.append(request_row(str(number), texts, f"{QUERIES[number % len(QUERIES)]} {number}"))
+    write(folder / "requests.jsonl", *rows)
+    write_qrels(folder / "qrels.txt", grades)
     return folder
 
 
@@ -123,8 +119,7 @@ def arguments(folder: Path, **changed: Any) -> FusionArguments:
 
 
 def default_of(service: ServiceConfig) -> FusionModel:
-    model = service.models[0]
-    assert isinstance(model, FusionModel)
+    model: Any = service.models[0]
     assert model.name == "default"
     return model
 

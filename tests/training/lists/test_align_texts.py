@@ -1,20 +1,15 @@
 """Texts of PE-Rank's alignment: from its conversations, and from training lists."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from rerank_training.lists.align_texts import AlignTurns, read_align_texts
 
 from rerank.errors import CollectionError
+from tests.eval.data import write
 
-LIST = {
-    "query_id": "1",
-    "query": "q",
-    "passages": [{"doc_id": "a", "text": "one"}, {"doc_id": "b", "text": "two"}],
-    "relevance": [1, 0],
-}
+PASSAGES = [{"doc_id": "a", "text": "one"}, {"doc_id": "b", "text": "two"}]
+LIST = {"query_id": "1", "query": "q", "passages": PASSAGES, "relevance": [1, 0]}
 
 
 def about(text: str, prompt: str = "Read <PLACEHOLDER> aloud.", answer: str = "It says: one") -> dict[str, Any]:
@@ -22,13 +17,8 @@ def about(text: str, prompt: str = "Read <PLACEHOLDER> aloud.", answer: str = "I
     return {"messages": turns, "extra_texts": [text]}
 
 
-def written(path: Path, *rows: object) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
-
-
 def test_texts_have_the_conversation_about_them_and_passages_none(tmp_path):
-    texts = read_align_texts(written(tmp_path / "a.jsonl", LIST, about("one"), about("three")))
+    texts = read_align_texts(write(tmp_path / "a.jsonl", LIST, about("one"), about("three")))
     turns = AlignTurns("Read ", " aloud.", "It says: one")
     assert list(texts.items()) == [("one", turns), ("two", None), ("three", turns)]
 
@@ -45,4 +35,4 @@ def test_texts_have_the_conversation_about_them_and_passages_none(tmp_path):
 )
 def test_conversation_about_anything_but_one_text_is_refused(tmp_path, row, reason):
     with pytest.raises(CollectionError, match=f"1 of 1 rows are invalid.*{reason}"):
-        read_align_texts(written(tmp_path / "a.jsonl", row))
+        read_align_texts(write(tmp_path / "a.jsonl", row))

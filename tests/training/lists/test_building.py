@@ -14,20 +14,15 @@ from typer.testing import CliRunner
 
 from rerank.errors import CollectionError, ConfigError
 from rerank.models.encoder import Encoder
+from tests.eval.data import judged_collection, request_row, write, write_qrels, write_requests
 
 
 @pytest.fixture
 def requests(tmp_path: Path) -> Path:
-    folder = tmp_path / "dl"
-    folder.mkdir()
     texts = ["Deserts are dry.", "A flea lives a year.", "Fleas are insects.", "The moon is far.", "Violins sound."]
-    candidates = [
-        {"docid": f"d{number}", "score": 9.0 - number, "doc": {"contents": text}} for number, text in enumerate(texts)
-    ]
-    row = {"query": {"qid": "7", "text": "how long does a flea live"}, "candidates": candidates}
-    (folder / "requests.jsonl").write_text(json.dumps(row), encoding="utf-8")
-    (folder / "qrels.txt").write_text("7 0 d1 3\n7 0 d2 1\n", encoding="utf-8")
-    return folder / "requests.jsonl"
+    row = request_row("7", {f"d{place}": text for place, text in enumerate(texts)}, "how long does a flea live")
+    write_qrels(tmp_path / "dl" / "qrels.txt", {"7": {"d1": 3, "d2": 1}})
+    return write(tmp_path / "dl" / "requests.jsonl", row)
 
 
 @pytest.fixture
@@ -70,15 +65,10 @@ def test_requests_with_qrels(files, tmp_path):
 @pytest.fixture
 def collection(beir_folder: Path, tmp_path: Path) -> Path:
     """Four judged queries and another one; one of the four is far from all passages that are relevant for it."""
-    folder = tmp_path / "mine"
-    (folder / "qrels").mkdir(parents=True)
-    (folder / "corpus.jsonl").symlink_to(beir_folder / "corpus.jsonl")
     texts = ["pull of the moon", "four strings", "dry places", "insects", "not judged"]
-    rows = [json.dumps({"_id": str(number), "text": text}) for number, text in enumerate(texts)]
-    (folder / "queries.jsonl").write_text("\n".join(rows), encoding="utf-8")
-    judged = "".join(f"{number}\tviolin\t2\n" for number in range(4))
-    (folder / "qrels" / "train.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}", encoding="utf-8")
-    return folder
+    queries = {str(number): text for number, text in enumerate(texts)}
+    grades = {str(number): {"violin": 2} for number in range(4)}
+    return judged_collection(tmp_path / "mine", beir_folder / "corpus.jsonl", queries, grades, "train")
 
 
 def test_same_seed_gives_the_same_file_and_another_seed_another(files, tmp_path):
@@ -89,27 +79,23 @@ def test_same_seed_gives_the_same_file_and_another_seed_another(files, tmp_path)
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_skipped_lists_are_reported(requests, tmp_path, capsys):
-    other = json.loads(requests.read_text(encoding="utf-8"))
-    other["query"]["qid"], other["candidates"] = "8", other["candidates"][:1]
-    requests.write_text(requests.read_text(encoding="utf-8") + "\n" + json.dumps(other), encoding="utf-8")
-    qrels = requests.parent / "qrels.txt"
-    qrels.write_text(qrels.read_text(encoding="utf-8") + "8 0 d0 1\n", encoding="utf-8")
-    options = {"requests": requests, "qrels": qrels, "lists_per_query": 2}
-    assert len(built(tmp_path / "out.jsonl", "qrels", **options)) == 2
+def test_skipped_lists_are_reported(requests, files, tmp_path, capsys):
+    write(requests, *requests.read_text().splitlines(), request_row("8", {"d0": "Deserts are dry."}))
+    write_qrels(files["qrels"], {"7": {"d1": 3, "d2": 1}, "8": {"d0": 1}})
+    assert len(built(tmp_path / "out.jsonl", "qrels", **files, lists_per_query=2)) == 2
     assert "skipped lists, fewer than two passages: 2" in capsys.readouterr().out
 
 
 def test_passages_that_are_left_out_or_not_judged_are_counted(requests, files, tmp_path, capsys):
-    row = json.loads(requests.read_text(encoding="utf-8"))
+    row = json.loads(requests.read_text())
     row["candidates"] += [{"docid": "blank", "doc": {"contents": " "}}, row["candidates"][0] | {"docid": "copy"}]
-    requests.write_text(json.dumps(row), encoding="utf-8")
+    write(requests, row)
     (item,) = built(tmp_path / "out.jsonl", "qrels", **files, passages="9")
     assert ids(item) == [f"d{number}" for number in range(5)]
     printed = capsys.readouterr().out
     assert "candidates left out, without a text or with that of another one: 2\n" in printed
     assert "passages in the lists that nobody judged, which count as not relevant: 3\n" in printed
-    files["qrels"].write_text("".join(f"7 0 d{number} {number}\n" for number in range(5)), encoding="utf-8")
+    write_qrels(files["qrels"], {"7": {f"d{number}": number for number in range(5)}})
     built(tmp_path / "judged.jsonl", "qrels", **files, passages="9")
     assert "nobody judged" not in capsys.readouterr().out
 
@@ -130,8 +116,8 @@ def test_source_that_gives_no_list_is_refused_and_writes_no_file(files, tmp_path
 
 
 def test_queries_without_judgement_are_counted(requests, files, tmp_path, capsys):
-    other = requests.read_text(encoding="utf-8").replace('"qid": "7"', '"qid": "8"')
-    requests.write_text(requests.read_text(encoding="utf-8") + "\n" + other, encoding="utf-8")
+    row = requests.read_text()
+    requests.write_text(row + row.replace('"qid": "7"', '"qid": "8"'))
     assert len(built(tmp_path / "out.jsonl", "qrels", **files)) == 1
     assert "1 of 2 queries are judged in" in capsys.readouterr().out
 
@@ -192,25 +178,18 @@ def pools(encoder: Encoder | None, folder: Path, **settings: object) -> list[Poo
 
 
 def test_pool_of_a_request_holds_its_first_candidates_that_have_a_text(encoder, tmp_path):
-    texts = {"a": "one two", "b": " ", "c": "three", "d": "four"}
-    candidates = [{"docid": doc_id, "score": 9.0, "doc": {"contents": text}} for doc_id, text in texts.items()]
-    row = {"query": {"qid": "1", "text": "q"}, "candidates": candidates}
-    requests, qrels = tmp_path / "requests.jsonl", tmp_path / "qrels.txt"
-    requests.write_text(json.dumps(row), encoding="utf-8")
-    qrels.write_text("1 0 c 2\n", encoding="utf-8")
+    requests = write_requests(tmp_path / "requests.jsonl", {"1": {"a": "one two", "b": " ", "c": "three", "d": "four"}})
+    qrels = write_qrels(tmp_path / "qrels.txt", {"1": {"c": 2}})
     for given in (None, encoder):
         (pool,) = pools(given, tmp_path, requests=requests, qrels=qrels, depth=3)
-        assert [(c.doc_id, c.score) for c in pool.candidates] == [("a", 9.0), ("c", 9.0)]
+        assert [(c.doc_id, c.score) for c in pool.candidates] == [("a", 9.0), ("c", 7.0)]
         assert (pool.query.query_id, pool.grades["c"]) == ("n/1", 2.0)
         assert all((c.vector is None) == (given is None) for c in pool.candidates)
 
 
 def test_pool_of_a_collection_holds_the_highest_cosines_and_the_relevant_passages(encoder, beir_folder, tmp_path):
-    (tmp_path / "qrels").mkdir()
-    (tmp_path / "corpus.jsonl").symlink_to(beir_folder / "corpus.jsonl")
-    rows = ({"_id": number, "text": "pull of the moon"} for number in ("1", "2"))
-    (tmp_path / "queries.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    (tmp_path / "qrels" / "test.tsv").write_text("q\td\ts\n1\tviolin\t1\n1\tgone\t1\n", encoding="utf-8")
+    queries, grades = dict.fromkeys("12", "pull of the moon"), {"1": {"violin": 1, "gone": 1}}
+    judged_collection(tmp_path, beir_folder / "corpus.jsonl", queries, grades)
     (whole,) = pools(encoder, tmp_path, collection=str(tmp_path), split="test", depth=50)
     cosines = [candidate.score or 0.0 for candidate in whole.candidates]
     assert cosines == sorted(cosines, reverse=True)

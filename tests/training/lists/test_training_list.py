@@ -1,8 +1,8 @@
 """Reading and writing of training lists: every format, and the errors that name an invalid line."""
 
-import json
 import logging
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,6 +14,7 @@ from rerank_training.lists.training_list import TrainingList, graded, read_lists
 from rerank.errors import CollectionError, ConfigError
 from rerank.readers.qrels import read_qrels
 from rerank.types import Passage, Query
+from tests.eval.data import request_row, write, write_qrels
 from tests.full_disk import largest_file
 
 FLEA = {"doc_id": "flea", "text": "A flea lives a year."}
@@ -21,11 +22,6 @@ DESERT = {"doc_id": "desert", "text": "Deserts are dry."}
 #: A row → its list.
 Parse: TypeAlias = Callable[[object], TrainingList]
 GOOD: dict[str, Any] = {"query_id": "7", "query": "flea life", "passages": [FLEA, DESERT], "relevance": [2, 0.5]}
-
-
-def write(path: Path, *rows: object) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 @pytest.mark.parametrize("ranking", [[], [0, 0], [2], [-1]])
@@ -204,16 +200,13 @@ def test_rows_of_e2rank_count_from_1_and_their_instructions_are_said_to_be_one(p
 # --- requests
 
 
-def request_row(query_id: str) -> dict[str, object]:
-    docs = ("a", "A flea."), ("b", "Deserts."), ("c", "The moon.")
-    candidates = [{"docid": doc_id, "score": 1.0, "doc": {"contents": text}} for doc_id, text in docs]
-    return {"query": {"text": "flea life", "qid": query_id}, "candidates": candidates}
+FLEA_LIFE = request_row("7", {"a": "A flea.", "b": "Deserts.", "c": "The moon."}, "flea life")
 
 
 def test_requests_get_the_grades_of_their_qrels_and_0_when_unjudged_or_below_0(tmp_path):
-    requests = write(tmp_path / "requests.jsonl", request_row("7"))
-    qrels = tmp_path / "qrels.txt"
-    qrels.write_text("7 0 c 3\n7 0 b -2\n7 0 a 1\n7 0 not-retrieved 2\n8 0 b 1\n", encoding="utf-8")
+    requests = write(tmp_path / "requests.jsonl", FLEA_LIFE)
+    grades = {"7": {"c": 3, "b": -2, "a": 1, "not-retrieved": 2}, "8": {"b": 1}}
+    qrels = write_qrels(tmp_path / "qrels.txt", grades)
     (item,) = read_lists(requests, read_qrels(qrels))
     assert (item.query, item.relevance) == (Query("flea life", "7"), (1.0, 0.0, 3.0))
     assert [passage.doc_id for passage in item.passages] == ["a", "b", "c"]
@@ -221,8 +214,7 @@ def test_requests_get_the_grades_of_their_qrels_and_0_when_unjudged_or_below_0(t
 
 def test_judged_ids_have_the_form_of_the_requests(tmp_path):
     """With white space between the columns, %20 is a space, unless the ids of the requests hold the code."""
-    row: Any = request_row("my%20q")
-    row["candidates"][1]["docid"] = "https://x.example/a%20flea"
+    row = request_row("my%20q", {"a": "A flea.", "https://x.example/a%20flea": "Deserts.", "c": "The moon."})
     (tmp_path / "qrels.txt").write_text("my%20q 0 https://x.example/a%20flea 2\n", encoding="utf-8")
     (item,) = read_lists(write(tmp_path / "requests.jsonl", row), read_qrels(tmp_path / "qrels.txt"))
     assert item.relevance == (0.0, 2.0, 0.0)
@@ -237,21 +229,21 @@ def test_lists_without_unequal_relevance_are_left_out_with_their_number(caplog):
         graded([same, same], "lists.jsonl")
 
 
-@pytest.mark.parametrize(("third", "scores"), [(-2.5, (1.0, 1.0, -2.5)), (None, ())])
+@pytest.mark.parametrize(("third", "scores"), [(-2.5, (9.0, 8.0, -2.5)), (None, ())])
 def test_requests_keep_the_scores_if_all_candidates_have_one(tmp_path, third, scores):
-    row: Any = request_row("7")
+    row = deepcopy(FLEA_LIFE)
     row["candidates"][2]["score"] = third
-    (tmp_path / "qrels.txt").write_text("7 0 c 3\n", encoding="utf-8")
-    (item,) = read_lists(write(tmp_path / "requests.jsonl", row), read_qrels(tmp_path / "qrels.txt"))
+    qrels = read_qrels(write_qrels(tmp_path / "qrels.txt", {"7": {"c": 3}}))
+    (item,) = read_lists(write(tmp_path / "requests.jsonl", row), qrels)
     assert item.scores == scores
     assert item.select([2, 0]).scores == tuple(scores[place] for place in (2, 0) if scores)
 
 
 def test_request_without_judgements_is_invalid(tmp_path):
-    requests = write(tmp_path / "requests.jsonl", request_row("7"))
-    (tmp_path / "qrels.txt").write_text("8 0 a 1\n", encoding="utf-8")
+    requests = write(tmp_path / "requests.jsonl", FLEA_LIFE)
+    qrels = read_qrels(write_qrels(tmp_path / "qrels.txt", {"8": {"a": 1}}))
     with pytest.raises(CollectionError, match="no judgement for query '7'"):
-        read_lists(requests, read_qrels(tmp_path / "qrels.txt"))
+        read_lists(requests, qrels)
     with pytest.raises(CollectionError, match="give its judgements with --qrels"):
         read_lists(requests)
 

@@ -1,6 +1,5 @@
 """`train-pe-rank` from its arguments to a folder that is served."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from rerank.rankers.pe_rank import PERankRanker
 from rerank.types import ScoreKind
 from tests.causal_lms import SIZES, write_causal_lm
 from tests.pe_checkpoints import SHORT, change_weights, published_tokenizer, random_projector, write_published
-from tests.training.small_lists import HELD_OUT, served_window, training_lists, write_training_lists
+from tests.training.small_lists import HELD_OUT, logged_losses, served_window, training_lists, write_training_lists
 
 pytestmark = pytest.mark.slow
 
@@ -60,14 +59,8 @@ def long_run(out: Path, **changed: Any) -> RunArguments:
     )
 
 
-def losses(run: Path, step: int = 16) -> list[float]:
-    state = json.loads((run / f"checkpoint-{step}" / "trainer_state.json").read_text())
-    return [entry["loss"] for entry in state["log_history"] if "loss" in entry]
-
-
 def test_result_is_served_and_described_by_its_manifest(trained, encoder):
     manifest = read_manifest(trained)  # checks weights and template
-    assert manifest is not None
     assert (manifest.ranker, manifest.window_size, manifest.passage_tokens) == ("pe-rank", 5, 0)
     assert 0 < manifest.metrics["nDCG@10"] <= 1
     ranker = PERankRanker(trained, encoder, "cpu")
@@ -88,8 +81,8 @@ def test_training_lowers_the_loss(trained, checkpoint, encoder, lists, tmp_path,
     run = trained.parent
     if decoding == "dynamic":
         run = train_pe_rank(arguments(checkpoint, lists, decoding=decoding), long_run(tmp_path / "run"), encoder).parent
-    history = losses(run)
-    assert sum(history[-5:]) < 0.9 * sum(history[:5])
+    losses = logged_losses(run / "checkpoint-16")
+    assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
 
 
 def test_adapter_is_merged_into_the_result(checkpoint, encoder, lists, tmp_path):
@@ -122,8 +115,8 @@ def test_causal_lm_is_aligned_and_then_trained_to_rank(encoder, lists, tmp_path)
     base = tmp_path / "base"
     write_causal_lm(base, "mistral", published_tokenizer())
     aligned = train_pe_rank(arguments(base, lists, objective="align"), long_run(tmp_path / "align"), encoder)
-    history = losses(tmp_path / "align")
-    assert sum(history[-5:]) < sum(history[:5])
+    losses = logged_losses(tmp_path / "align" / "checkpoint-16")
+    assert sum(losses[-5:]) < sum(losses[:5])
     before, after = load_file(base / "model.safetensors"), load_file(aligned / "model.safetensors")
     assert all(torch.equal(after[name], tensor.float()) for name, tensor in before.items())  # projector only
     ranked = train_pe_rank(arguments(aligned, lists), settings(tmp_path / "rank"), encoder)

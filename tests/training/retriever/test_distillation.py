@@ -1,6 +1,5 @@
 """`distill-retriever`: lists mined from an index, an index encoded anew, and runs that are killed and resumed."""
 
-import json
 import re
 import shutil
 from collections.abc import Callable, Sequence
@@ -33,17 +32,16 @@ from rerank.retrieval.index import Index, read_manifest
 from rerank.types import FirstStage, Passage, Query
 from rerank.util.files import sha256_of_files
 from tests.conftest import PASSAGES
+from tests.eval.data import judged_collection, write
 from tests.small_encoder import write_small_encoder
+from tests.training.small_lists import logged_losses
 
 
 @pytest.fixture
 def judged_queries(tmp_path: Path) -> Path:
-    queries = [{"_id": str(number), "text": f"query {number}"} for number in range(4)]
-    (tmp_path / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in queries), encoding="utf-8")
-    (tmp_path / "qrels").mkdir()
+    queries = {str(number): f"query {number}" for number in range(4)}
     for split, judged in {"odd": "13", "all": "0123", "none": "9"}.items():
-        rows = ["query-id\tcorpus-id\tscore", *(f"{query_id}\tflea\t1" for query_id in judged)]
-        (tmp_path / "qrels" / f"{split}.tsv").write_text("\n".join(rows), encoding="utf-8")
+        judged_collection(tmp_path, None, queries, {query_id: {"flea": 1} for query_id in judged}, split)
     return tmp_path
 
 
@@ -62,9 +60,8 @@ def test_split_without_training_or_held_out_queries_is_refused(judged_queries, i
 def test_judged_ids_have_the_form_of_queries_and_index(tmp_path, encoder):
     passages = [Passage("a%20flea", "A flea lives a year."), Passage("desert", "Deserts are dry.")]
     build_index(Collection("two", lambda: iter(passages)), tmp_path / "index", encoder)
-    (tmp_path / "queries.jsonl").write_text('{"_id": "my%20q", "text": "fleas"}\n{"_id": "r", "text": "sand"}\n')
-    (tmp_path / "qrels").mkdir()
-    (tmp_path / "qrels" / "test.tsv").write_text("my%20q 0 a%20flea 2\n")
+    judged_collection(tmp_path, None, {"my%20q": "fleas", "r": "sand"}, {})
+    write(tmp_path / "qrels" / "test.tsv", "my%20q 0 a%20flea 2")
     training, held_out, qrels = split_queries(tmp_path, "test", tmp_path / "index")
     assert [[query.query_id for query in part] for part in (training, held_out)] == [["r"], ["my%20q"]]
     assert qrels == [Qrel("my%20q", "a%20flea", 2)]
@@ -98,10 +95,6 @@ def other(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Encoder
     return Encoder(str(folder), "cpu")
 
 
-def nothing(stage: str, done: int, total: int | None) -> None:
-    pass
-
-
 def kill_at_the_end(stage: str, done: int, total: int | None) -> None:
     """A progress callback that ends the encoding when all vectors are stored."""
     if done == total:
@@ -109,7 +102,7 @@ def kill_at_the_end(stage: str, done: int, total: int | None) -> None:
 
 
 def test_new_index_finds_with_the_new_vectors_names_its_encoder_and_keeps_the_rest(index_folder, other, tmp_path):
-    reencode(index_folder, tmp_path / "new", other, nothing)
+    reencode(index_folder, tmp_path / "new", other, lambda *_: None)
     opened = Index(tmp_path / "new", other)
     passages = opened.store.passages(["flea", "moon", "cello"])
     expected = other.encode_passages([passage.text for passage in passages])
@@ -123,7 +116,7 @@ def test_new_index_finds_with_the_new_vectors_names_its_encoder_and_keeps_the_re
 
 
 def test_killed_encoding_resumes(index_folder, other, tmp_path):
-    reencode(index_folder, tmp_path / "uninterrupted", other, nothing)
+    reencode(index_folder, tmp_path / "uninterrupted", other, lambda *_: None)
     with pytest.raises(Killed):
         reencode(index_folder, tmp_path / "killed", other, kill_at_the_end)
     assert not (tmp_path / "killed").exists()
@@ -137,7 +130,7 @@ def test_killed_encoding_resumes(index_folder, other, tmp_path):
 def test_vectors_of_another_encoder_are_not_reused(index_folder, encoder, other, tmp_path):
     with pytest.raises(Killed):
         reencode(index_folder, tmp_path / "new", other, kill_at_the_end)
-    reencode(index_folder, tmp_path / "new", encoder, nothing)
+    reencode(index_folder, tmp_path / "new", encoder, lambda *_: None)
     vectors = [np.load(folder / "vectors.npy") for folder in (index_folder, tmp_path / "new")]
     np.testing.assert_allclose(*vectors, atol=1e-6)
 
@@ -163,13 +156,9 @@ def small_index(beir_folder: Path, small: Encoder, tmp_path_factory: pytest.Temp
 
 @pytest.fixture(scope="module")
 def queries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("queries")
-    rows = [{"_id": f"q-{doc_id}", "text": title} for doc_id, (title, _) in PASSAGES.items()]
-    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    (folder / "qrels").mkdir()
-    judged = "".join(f"q-{doc_id}\t{doc_id}\t1\n" for doc_id in HELD_OUT)
-    (folder / "qrels" / "some.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}", encoding="utf-8")
-    return folder
+    queries = {f"q-{doc_id}": title for doc_id, (title, _) in PASSAGES.items()}
+    grades = {f"q-{doc_id}": {doc_id: 1} for doc_id in HELD_OUT}
+    return judged_collection(tmp_path_factory.mktemp("queries"), None, queries, grades, "some")
 
 
 def distilled(index: Path, queries: Path, out: Path, steps: int = 3, **changed: Any) -> Path:
@@ -201,11 +190,6 @@ def weights(encoder: Path) -> str:
     return sha256_of_files([encoder / "model.safetensors"])
 
 
-def losses(work: Path, step: int) -> list[float]:
-    state = json.loads((work / f"checkpoint-{step}" / "trainer_state.json").read_text())
-    return [entry["loss"] for entry in state["log_history"] if "loss" in entry]
-
-
 def test_result_is_an_encoder_and_an_index_that_names_it(finished):
     encoder = Encoder(str(finished / "encoder"), "cpu")
     index = Index(finished / "index", encoder)
@@ -235,8 +219,8 @@ def test_held_out_queries_are_measured_by_dense_retrieval(small_index):
 
 
 def test_training_lowers_the_loss(ranked_by_a_reranker):
-    history = losses(ranked_by_a_reranker / "training", 10)
-    assert sum(history[-3:]) < 0.9 * sum(history[:3])
+    losses = logged_losses(ranked_by_a_reranker / "training" / "checkpoint-10")
+    assert sum(losses[-3:]) < 0.9 * sum(losses[:3])
 
 
 def test_teacher_may_be_a_reranker(ranked_by_a_reranker):
