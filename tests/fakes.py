@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -93,6 +93,24 @@ def number_in(text: str) -> float:
 def numbered_passages(numbers: Sequence[float]) -> list[Passage]:
     """Passages d0, d1, … whose relevance is the number in their text."""
     return [Passage(f"d{position}", f"relevance {number}") for position, number in enumerate(numbers)]
+
+
+def window_of(query: str | Query, passages: Iterable[str | Passage], **fields: Any) -> Window:
+    """A window of passages, or of texts, which become the passages d0, d1, …; `fields` as in Window."""
+    given = (Passage(f"d{place}", one) if isinstance(one, str) else one for place, one in enumerate(passages))
+    return Window(Query(query) if isinstance(query, str) else query, tuple(given), **fields)
+
+
+def prepared_window(ranker: Any, query: str | Query, passages: Iterable[str | Passage], **fields: Any) -> Window:
+    """The window that a ranker or a renderer of prompts prepares."""
+    raw = window_of(query, passages)
+    ready = ranker.prepare(raw.query, raw.passages)
+    return Window(ready.query, ready.passages, **fields)
+
+
+def ranking_of(ranker: Ranker, query: str | Query, passages: Iterable[str | Passage], **fields: Any) -> WindowRanking:
+    """The ranking of a window that the ranker prepares."""
+    return rank_windows(ranker, [prepared_window(ranker, query, passages, **fields)])[0]
 
 
 def run_schedule(

@@ -10,15 +10,15 @@ from rerank_eval.systems import _system, _unreported, open_systems, parse_system
 
 from rerank.checkpoints import bundled
 from rerank.client import RerankClient
-from rerank.config import FusionModel, ServiceConfig, load_config
+from rerank.config import ServiceConfig, load_config
 from rerank.config.models import needs_sparse
 from rerank.errors import ConfigError
-from rerank.rankers.base import rank_windows
 from rerank.rankers.fusion import FusionRanker
 from rerank.retrieval.hybrid import z_scores
-from rerank.types import FirstStage, FirstStageKind, Passage, Query, Window
+from rerank.types import FirstStage, FirstStageKind, Passage, Query
 from rerank.v1 import rerank_pb2 as pb
 from tests.eval.data import write
+from tests.fakes import ranking_of
 
 CASCADE = {"name": "it", "ranker": "first", "strategy": "cascade", "preranker": "pe-rank", "window_size": 15}
 
@@ -87,14 +87,11 @@ def test_model_that_the_target_lacks_is_refused(service):
 def test_baseline_is_the_sum_of_z_scores_of_its_name(name, weight, encoder):
     texts = ["A flea lives a year.", "Deserts are dry.", "Cats have fleas.", "Whales live in the sea."]
     model = load_config(None, models=[{"name": name, **BASELINES[name]}]).models[0]
-    assert isinstance(model, FusionModel)
     ranking = FusionRanker(model, encoder, None)
-    query, first_stage = Query("how long does a flea live"), (10.0, 9.0, 8.0, 7.0)
-    prepared = ranking.prepare(query, [Passage(f"d{place}", text) for place, text in enumerate(texts)])
+    query, first_stage = "how long does a flea live", (10.0, 9.0, 8.0, 7.0)
     of_first_stage = model.weight_for(FirstStageKind.AUTO)
-    window = Window(prepared.query, prepared.passages, first_stage=first_stage, weight=of_first_stage)
-    (ranked,) = rank_windows(ranking, [window])
-    cosines = encoder.encode_passages(texts, "auto") @ encoder.encode_queries([query.text])[0]
+    ranked = ranking_of(ranking, query, texts, first_stage=first_stage, weight=of_first_stage)
+    cosines = encoder.encode_passages(texts, "auto") @ encoder.encode_queries([query])[0]
     expected = weight * z_scores(first_stage) + z_scores(cosines)
     assert ranked.scores == pytest.approx(expected.tolist(), abs=1e-4)
     assert not needs_sparse(model)

@@ -24,7 +24,8 @@ from transformers import AutoTokenizer
 from rerank import Reranker, ServiceConfig
 from rerank.config import E2RankModel, EncoderConfig, FirstModel, GenerationModel, ModelConfig, PERankModel
 from rerank.rankers.base import Ranker
-from rerank.types import Passage, Query, Ranking, RankOptions, Window, WindowRanking
+from rerank.types import Ranking, RankOptions, Window, WindowRanking
+from tests.fakes import prepared_window
 
 pytestmark = pytest.mark.shared
 
@@ -66,8 +67,7 @@ def served(model: ModelConfig, encoder: EncoderConfig | None = None) -> Iterator
 
 
 def encoded(ranker: Ranker, query: str, texts: Sequence[str]) -> Window:
-    prepared = ranker.prepare(Query(query), [Passage(str(place), text) for place, text in enumerate(texts)])
-    return ranker.encode(Window(prepared.query, prepared.passages))
+    return ranker.encode(prepared_window(ranker, query, texts))
 
 
 def ranked(ranker: Ranker, window: Window) -> WindowRanking:

@@ -13,7 +13,7 @@ from rerank.config import EncoderConfig
 from rerank.models.encoder import Encoder
 from rerank.rankers.base import rank_windows
 from rerank.rankers.e2rank import E2RankRanker
-from rerank.types import Passage, Query, Window
+from tests.fakes import prepared_window
 from tests.small_encoder import write_qwen_model
 
 INSTRUCTION = "Given a search query and some documents, find those that answer it:"
@@ -47,11 +47,7 @@ def test_cosines_are_those_of_the_reference(tmp_path, side):
     encoder = Encoder(EncoderConfig(name=str(folder), pooling="lasttoken", end_token=END), "cpu")
     ranker = E2RankRanker(encoder, True, "e2rank", INSTRUCTION, 20, "float32")
     assert ranker.info.supports_batching
-    windows = []
-    for query, texts in LISTS:
-        passages = [Passage(str(number), text) for number, text in enumerate(texts)]
-        prepared = ranker.prepare(Query(query), passages)
-        windows.append(Window(prepared.query, prepared.passages))
+    windows = [prepared_window(ranker, query, texts) for query, texts in LISTS]
     packed, alone = rank_windows(ranker, windows), [rank_windows(ranker, [window])[0] for window in windows]
     for (query, texts), together, single in zip(LISTS, packed, alone, strict=True):
         expected = reference(folder, query, texts, side)

@@ -11,8 +11,9 @@ from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.templates import load_template
 from rerank.rankers.base import rank_windows
 from rerank.rankers.first import FirstRanker
-from rerank.types import Passage, Query, Window
+from rerank.types import Window
 from tests.causal_lms import CONFIGS, write_causal_lm
+from tests.fakes import window_of
 from tests.small_tokenizers import FAMILIES
 
 pytestmark = pytest.mark.slow
@@ -24,7 +25,7 @@ TOLERANCE = 1e-4
 
 def make_window(n: int, words: int = 6) -> Window:
     texts = [" ".join(f"w{(7 * place + word) % 11}" for word in range(1 + (place * words) % 9)) for place in range(n)]
-    return Window(Query("which passage"), tuple(Passage(f"d{place}", text) for place, text in enumerate(texts)))
+    return window_of("which passage", texts)
 
 
 def first_step_scores(checkpoint: Path, window: Window) -> list[float]:

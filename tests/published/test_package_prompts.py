@@ -18,7 +18,7 @@ from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.style import PromptStyle
 from rerank.prompting.templates import load_template
 from rerank.readers.candidates import read_requests
-from rerank.types import Passage, Query, Window
+from tests.fakes import prepared_window
 from tests.small_tokenizers import INSTRUCT_CHAT, ZEPHYR_CHAT
 
 ftfy = pytest.importorskip("ftfy")
@@ -103,8 +103,7 @@ def test_prompts_over_dl_2019_equal_the_package(folder, shared, tmp_path, profil
         texts = [candidate.text or "" for candidate in row.candidates[:100]]
         for start in range(0, len(texts), 20):
             window = texts[start : start + 20]
-            prepared = renderer.prepare(Query(row.query.text), [Passage(str(n), text) for n, text in enumerate(window)])
-            found = renderer.prompt(Window(prepared.query, prepared.passages), names).token_ids
+            found = renderer.prompt(prepared_window(renderer, row.query.text, window), names).token_ids
             windows += 1
             if found != package.token_ids(row.query.text, window):
                 unequal.append((row.query.query_id, start))

@@ -18,8 +18,9 @@ from rerank.prompting.templates import Template, load_template
 from rerank.rankers.base import Ranker, rank_windows
 from rerank.reranking.load_models import ModelLoader
 from rerank.reranking.registry import load_models
-from rerank.types import Passage, Query, Window
+from rerank.types import Passage
 from tests.causal_lms import write_causal_lm
+from tests.fakes import prepared_window, window_of
 from tests.small_tokenizers import metaspace
 
 ftfy = pytest.importorskip("ftfy")
@@ -44,7 +45,7 @@ TEXTS = [
 TITLES = ["", "Lyrics of a song", "naÃ¯ve  {text} art [2]", "A {title} of words"]
 pytest.importorskip("ftfy")
 
-WINDOW = Window(Query("what jumps"), tuple(Passage(f"d{place}", f"text {place}") for place in range(20)))
+WINDOW = window_of("what jumps", [f"text {place}" for place in range(20)])
 NAMES = "ABCDEFGHIJKLMNOPQRST"
 
 
@@ -92,9 +93,9 @@ def test_prompts_over_difficult_texts(tmp_path, profile, chat):
             Passage(str(place), f"{title} {text}" if title else text, title=title)
             for place, (title, text) in enumerate(zip(titles, TEXTS, strict=True))
         ]
-        prepared = renderer.prepare(Query("how do fleas live"), passages)
-        found = renderer.prompt(Window(prepared.query, prepared.passages), names).token_ids
-        assert found == expected_ids(tokenizer, prepared.query.text, TEXTS, names, titles)
+        window = prepared_window(renderer, "how do fleas live", passages)
+        found = renderer.prompt(window, names).token_ids
+        assert found == expected_ids(tokenizer, window.query.text, TEXTS, names, titles)
 
 
 @pytest.fixture(scope="module")
@@ -117,8 +118,7 @@ def formula(checkpoint: Path, prompt: list[int]) -> list[float]:
 
 def test_scores_belong_to_the_bare_letters(checkpoint, encoder):
     ranker = served(checkpoint, encoder)
-    prepared = ranker.prepare(WINDOW.query, WINDOW.passages)
-    window = Window(prepared.query, prepared.passages)
+    window = prepared_window(ranker, WINDOW.query, WINDOW.passages)
     prompt = list(ranker.encode(window).prompts[0])
     (ranking,) = rank_windows(ranker, [window])
     assert list(ranking.scores) == pytest.approx(formula(checkpoint, prompt), abs=1e-5)

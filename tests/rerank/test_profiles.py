@@ -20,8 +20,8 @@ from rerank.rankers.first import FirstRanker
 from rerank.reranking.load_models import ModelLoader
 from rerank.reranking.registry import load_models
 from rerank.service.startup import check_model_files
-from rerank.types import Passage, Query, Window
 from tests.causal_lms import write_causal_lm
+from tests.fakes import prepared_window
 from tests.small_tokenizers import byte_level
 
 pytest.importorskip("ftfy")
@@ -65,8 +65,7 @@ def test_served_model_has_the_style_of_its_profile_and_warns_of_our_prompt(publi
     assert isinstance(ranker, FirstRanker)
     (described,) = registry.describe()
     assert "needs its publisher's prompt (rank_zephyr_alpha_template.yaml of" in described.info.warning
-    prepared = ranker.prepare(Query("q"), [Passage("a", "donâ€™t " * 500), Passage("b", "short")])
-    window = ranker.encode(Window(prepared.query, prepared.passages))
+    window = ranker.encode(prepared_window(ranker, "q", ["donâ€™t " * 500, "short"]))
     assert window.truncated == (0,)
     shown = AutoTokenizer.from_pretrained(published).decode(window.prompts[0])
     assert shown.count("don't ") + shown.count("don't\n") == 300

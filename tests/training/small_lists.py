@@ -6,9 +6,10 @@ from pathlib import Path
 
 from rerank_training.lists.training_list import TrainingList, write_lists
 
-from rerank.rankers.base import Ranker
-from rerank.types import Passage, Query, Window
+from rerank.reranking.load_models import E2RANK_END_TOKEN
+from rerank.types import Passage, Query
 from tests.conftest import PASSAGES
+from tests.small_encoder import write_qwen_model
 
 QUERIES = ("how long does a flea live", "what makes bread rise", "search library", "where is ice", "string instruments")
 HELD_OUT = ("do fleas bite", "when is high water", "dry places", "who bakes at night")
@@ -39,13 +40,12 @@ def a_list(query: str, **relevance: float) -> TrainingList:
     return TrainingList(Query(query), tuple(Passage(d, f"text {d}") for d in relevance), tuple(relevance.values()))
 
 
-def served_window(ranker: Ranker, item: TrainingList) -> Window:
-    """The window that a ranker makes of a list."""
-    ready = ranker.prepare(item.query, item.passages)
-    return Window(ready.query, ready.passages)
-
-
 def logged_losses(save: Path) -> list[float]:
     """The losses that a save of a run has logged, step by step."""
     state = json.loads((save / "trainer_state.json").read_text())
     return [entry["loss"] for entry in state["log_history"] if "loss" in entry]
+
+
+def e2rank_base(folder: Path, more: str = "") -> str:
+    """The --base of `train-e2rank`: a small random model, and how it encodes."""
+    return f"{{name: {write_qwen_model(folder)}, pooling: lasttoken, end_token: '{E2RANK_END_TOKEN}'{more}}}"

@@ -15,10 +15,10 @@ from rerank.config import EncoderConfig, FusionModel
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.models.encoder_loading import is_folder, locate_encoder
-from rerank.rankers.base import rank_windows
 from rerank.rankers.fusion import FusionRanker
 from rerank.retrieval.dense import query_vectors
-from rerank.types import Passage, Query, Window
+from rerank.types import Query
+from tests.fakes import ranking_of
 from tests.pe_checkpoints import change_config, change_weights
 from tests.small_encoder import change_json, state_prompts, write_qwen_encoder, write_small_encoder
 
@@ -226,8 +226,7 @@ def test_fusion_and_dense_search_read_queries_and_passages_as_such(qwen):
     encoder, library = Encoder(str(qwen), "cpu"), SentenceTransformer(str(qwen), device="cpu")
     query = Query(TEXTS[0])
     ranker = FusionRanker(FusionModel(name="a", ranker="fusion", sparse_weight=0.0), encoder, None)
-    prepared = ranker.prepare(query, [Passage(str(number), text) for number, text in enumerate(TEXTS)])
-    (ranking,) = rank_windows(ranker, [Window(prepared.query, prepared.passages)])
+    ranking = ranking_of(ranker, query, TEXTS)
     queries = library.encode_query([query.text], normalize_embeddings=True)
     passages = library.encode_document(TEXTS, normalize_embeddings=True)
     assert ranking.cosines == pytest.approx((passages @ queries[0]).tolist(), abs=0.02)  # in bfloat16

@@ -22,10 +22,9 @@ from rerank.config.named import named_model
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.jina_bert import JinaBertConfig, JinaBertForSequenceClassification
 from rerank.profiles import load_profile
-from rerank.rankers.base import rank_windows
 from rerank.rankers.cross_encoder import CrossEncoderRanker
-from rerank.types import Passage, Query, Window
 from tests.cross_encoders import SIZES, pair_tokenizer, write_cross_encoder
+from tests.fakes import ranking_of
 from tests.rerank.models.test_jina_bert import formula
 from tests.small_tokenizers import byte_level_numbers
 
@@ -33,16 +32,11 @@ QUERY = "how long does a flea live"
 PASSAGES = ["A flea lives a year.", "moon", "Most fleas die within three months, and others do not.", "word " * 300]
 
 
-def scores_of(ranker: CrossEncoderRanker, passages: list[str]) -> tuple[float, ...]:
-    prepared = ranker.prepare(Query(QUERY), tuple(Passage(f"d{place}", text) for place, text in enumerate(passages)))
-    return rank_windows(ranker, [Window(prepared.query, prepared.passages)])[0].scores
-
-
 def check(folder: Path, expected: list[float], profile: str | None = None) -> None:
     prompt = load_profile(profile).pair if profile else None
     ranker = CrossEncoderRanker(folder, "cpu", prompt=prompt)
-    assert scores_of(ranker, PASSAGES) == pytest.approx(expected, abs=1e-5)
-    assert [scores_of(ranker, [passage])[0] for passage in PASSAGES] == pytest.approx(expected, abs=1e-5)
+    assert ranking_of(ranker, QUERY, PASSAGES).scores == pytest.approx(expected, abs=1e-5)
+    assert [ranking_of(ranker, QUERY, [one]).scores[0] for one in PASSAGES] == pytest.approx(expected, abs=1e-5)
     assert max(expected) - min(expected) > 1e-3
 
 

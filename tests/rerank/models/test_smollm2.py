@@ -9,7 +9,7 @@ from rerank.errors import CheckpointError
 from rerank.models import smollm2
 from rerank.models.smollm2 import locate_causal_lm
 from rerank.rankers.first import FirstRanker
-from rerank.types import Passage, Query, Window
+from tests.fakes import prepared_window
 
 #: <|im_start|>, which is this tokenizer's BOS as well as the mark of a turn.
 TURN = 1
@@ -57,9 +57,8 @@ def test_changed_weights_in_the_cache_are_refused(cache):
 )
 def test_prompt_has_a_mark_for_each_turn_and_its_logits_rank():
     ranker = FirstRanker(Path(locate_causal_lm(SMOLLM2)), "first", device="cpu")
-    passages = [Passage("bread", "Yeast makes bread rise."), Passage("birds", "Pigeons follow roads and rivers.")]
-    prepared = ranker.prepare(Query("how do birds find their way"), passages)
-    encoded = ranker.encode(Window(prepared.query, prepared.passages))
+    texts = ["Yeast makes bread rise.", "Pigeons follow roads and rivers."]
+    encoded = ranker.encode(prepared_window(ranker, "how do birds find their way", texts))
     assert encoded.prompts[0].count(TURN) == 3  # system, user and assistant
     (ranking,) = ranker.score([encoded])
     assert sorted(ranking.permutation) == [0, 1]

@@ -7,6 +7,7 @@ from rerank.errors import InvalidRequest
 from rerank.prompting.listwise import ListwiseRenderer, render_chat
 from rerank.prompting.templates import Template, load_template
 from rerank.types import Passage, Query, Window
+from tests.fakes import window_of
 from tests.small_tokenizers import FAMILIES, byte_level, uncased
 
 NAMES = "ABCDEFGHIJ"
@@ -18,7 +19,7 @@ def renderer_of(tokenizer: PreTrainedTokenizerBase, context_tokens: int = 4096) 
 
 
 def window(*texts: str, query: str = "the query") -> Window:
-    return Window(Query(query), tuple(Passage(f"d{i}", text) for i, text in enumerate(texts)))
+    return window_of(query, texts)
 
 
 @each_family

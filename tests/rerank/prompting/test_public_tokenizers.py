@@ -22,7 +22,7 @@ from transformers.convert_slow_tokenizer import TikTokenConverter
 from rerank.prompting.identifiers import IdentifierKind, derive_identifiers
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.templates import load_template
-from rerank.types import Passage, Query, Window
+from tests.fakes import prepared_window
 from tests.rerank.prompting.test_tokens import TEXTS, as_a_whole, prepared
 
 pytestmark = pytest.mark.public_tokenizers
@@ -115,9 +115,9 @@ def test_prompt_is_what_the_publishers_library_makes_of_its_text(publics, name, 
     renderer = ListwiseRenderer(load_template("first"), public.tokenizer, 4096, answer_tokens=1)
     names = derive_identifiers(public.tokenizer, IdentifierKind.LETTERS).texts
     texts = [f"Passage {place}: naïve [B] > {place * 999} 🦟 <s> …" for place in range(n)]
-    prepared = renderer.prepare(Query("what is it?"), [Passage(str(place), text) for place, text in enumerate(texts)])
-    rendered = renderer.render(prepared.query, names[:n], [passage.text for passage in prepared.passages])
-    prompt = renderer.prompt(Window(prepared.query, prepared.passages), names)
+    window = prepared_window(renderer, "what is it?", texts)
+    rendered = renderer.render(window.query, names[:n], [passage.text for passage in window.passages])
+    prompt = renderer.prompt(window, names)
     assert prompt.token_ids == public.encode(rendered)
     assert prompt.truncated == ()
 

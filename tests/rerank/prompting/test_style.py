@@ -11,7 +11,8 @@ from rerank.prompting.listwise import ListwisePrompt, ListwiseRenderer
 from rerank.prompting.sanitize import Sanitizer
 from rerank.prompting.style import Guard, PromptStyle, first_words
 from rerank.prompting.templates import load_template
-from rerank.types import Passage, Query, Window
+from rerank.types import Query
+from tests.fakes import prepared_window
 from tests.small_tokenizers import CHATML_CHAT, byte_level, metaspace, uncased
 
 NAMES = ("A", "B")
@@ -19,9 +20,7 @@ NAMES = ("A", "B")
 
 def prompt_ids(tokenizer: PreTrainedTokenizerBase, style: PromptStyle, *texts: str) -> list[int]:
     renderer = ListwiseRenderer(load_template("first").with_style(style), tokenizer, 4096, answer_tokens=1)
-    passages = [Passage(str(place), text) for place, text in enumerate(texts or ("one", "two"))]
-    prepared = renderer.prepare(Query("the query"), passages)
-    return renderer.prompt(Window(prepared.query, prepared.passages), NAMES).token_ids
+    return renderer.prompt(prepared_window(renderer, "the query", texts or ("one", "two")), NAMES).token_ids
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])
@@ -165,8 +164,7 @@ def test_first_words_end_at_a_space(words, expected):
 def by_words(prompt_tokens: int, words: int, texts: list[str], query: str = "the query") -> ListwisePrompt:
     style = PromptStyle(shorten="words", max_words=words, prompt_tokens=prompt_tokens)
     renderer = ListwiseRenderer(load_template("first").with_style(style), byte_level(), 4096, answer_tokens=1)
-    prepared = renderer.prepare(Query(query), [Passage(str(place), text) for place, text in enumerate(texts)])
-    return renderer.prompt(Window(prepared.query, prepared.passages), NAMES)
+    return renderer.prompt(prepared_window(renderer, query, texts), NAMES)
 
 
 def shown_words(prompt: ListwisePrompt) -> list[int]:

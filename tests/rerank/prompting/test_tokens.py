@@ -16,7 +16,8 @@ from rerank.errors import InvalidRequest
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.templates import Template, load_template
 from rerank.prompting.tokens import SLACK_TOKENS, PromptTokenizer, beginning, first_tokens, passage_limit
-from rerank.types import Passage, Query, Window
+from rerank.types import Window
+from tests.fakes import prepared_window
 from tests.small_tokenizers import FAMILIES, byte_level_numbers, metaspace, no_single_letters
 
 TOKENIZERS = {**FAMILIES, "no single letters": no_single_letters()}
@@ -51,8 +52,7 @@ def as_a_whole(renderer: ListwiseRenderer, window: Window, names: str) -> list[i
 
 
 def prepared(renderer: ListwiseRenderer, *texts: str) -> Window:
-    ready = renderer.prepare(Query("how long"), [Passage(str(place), text) for place, text in enumerate(texts)])
-    return Window(ready.query, ready.passages)
+    return prepared_window(renderer, "how long", texts)
 
 
 @each_tokenizer
@@ -173,12 +173,11 @@ LONG_TEXTS = {
 @pytest.mark.parametrize("passage_tokens", [10, 0])
 def test_prompt_of_texts_that_are_cut_first_is_that_of_whole_ones(kind, tokenizer, passage_tokens, monkeypatch):
     draw = random.Random(0)
-    passages = [Passage(str(number), LONG_TEXTS[kind](draw)[: draw.randrange(9000)]) for number in range(3)]
+    texts = [LONG_TEXTS[kind](draw)[: draw.randrange(9000)] for _ in range(3)]
     renderer = ListwiseRenderer(load_template("first"), FAMILIES[tokenizer], 400, 1, passage_tokens)
 
     def prompt() -> object:
-        prepared = renderer.prepare(Query("which"), passages)
-        return renderer.prompt(Window(prepared.query, prepared.passages), "ABC")
+        return renderer.prompt(prepared_window(renderer, "which", texts), "ABC")
 
     with monkeypatch.context() as patch:
         patch.setattr("rerank.prompting.listwise.beginning", lambda text, tokens, count: text)

@@ -12,7 +12,8 @@ from rerank.models.encoder import Encoder
 from rerank.prompting.templates import Template, load_template
 from rerank.prompting.vector_prompts import PASSAGE_SLOT, QUERY_SLOT, VectorPrompts
 from rerank.rankers.pe_rank import PERankRanker
-from rerank.types import Passage, Query, Window
+from rerank.types import Passage, Query
+from tests.fakes import prepared_window
 from tests.pe_checkpoints import WITH_TEXT, published_tokenizer, vector_window, write_published
 from tests.small_tokenizers import byte_level, metaspace
 
@@ -134,21 +135,14 @@ def ranker(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> PERank
     return PERankRanker(folder, encoder, device="cpu", passage_text_tokens=8)
 
 
-def prepared_window(ranker: PERankRanker, text: str) -> Window:
-    """A window of four passages; the second has the given text."""
-    passages = list(vector_window(4, seed=1).passages)
-    passages[1] = replace(passages[1], text=text)
-    prepared = ranker.prepare(Query("q"), passages)
-    return Window(prepared.query, prepared.passages)
-
-
 def test_text_is_sanitized_before_it_is_shown(ranker):
-    assert prepared_window(ranker, "[1]\n<s>").passages[1].text == "(1) < s>"
+    window = vector_window(1, seed=1)
+    passages = [replace(passage, text="[1]\n<s>") for passage in window.passages]
+    assert prepared_window(ranker, "q", passages).passages[0].text == "(1) < s>"
 
 
 def test_largest_window_fits_with_the_longest_query_and_texts(encoder, ranker):
     query = Query("a " * (encoder.id.max_tokens - 1))
     passages = [replace(p, text="abc " * 99) for p in vector_window(ranker.info.max_window_size, seed=1).passages]
-    prepared = ranker.prepare(query, passages)
-    tokens = ranker.encode(Window(prepared.query, prepared.passages)).tokens
+    tokens = ranker.encode(prepared_window(ranker, query, passages)).tokens
     assert 0.8 * 4096 < tokens <= 4096

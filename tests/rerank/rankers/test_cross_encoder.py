@@ -15,9 +15,10 @@ from rerank.errors import CheckpointError, InvalidRequest
 from rerank.rankers.base import rank_windows
 from rerank.rankers.cross_encoder import CrossEncoderRanker, Pair, PairScorer
 from rerank.reranking.blocking import Reranker
-from rerank.types import Passage, Query, RankOptions, ScoreKind, StrategyKind, Window
+from rerank.types import Query, RankOptions, ScoreKind, StrategyKind, Window
 from tests.causal_lms import SIZES
 from tests.cross_encoders import MAX_TOKENS, write_cross_encoder
+from tests.fakes import prepared_window
 from tests.small_tokenizers import byte_level
 
 ARCHITECTURES = ("bert", "modernbert", "xlm-roberta", "qwen3")
@@ -40,9 +41,7 @@ def texts(n: int, longest: int = 37) -> list[str]:
 
 
 def window(ranker: CrossEncoderRanker, passages: list[str], query: str = "which w3", instruction: str = "") -> Window:
-    given = tuple(Passage(f"d{place}", text) for place, text in enumerate(passages))
-    prepared = ranker.prepare(Query(query, instruction=instruction), given)
-    return Window(prepared.query, prepared.passages)
+    return prepared_window(ranker, Query(query, instruction=instruction), passages)
 
 
 def pairs_of(window: Window) -> list[Pair]:

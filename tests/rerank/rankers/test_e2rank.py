@@ -12,10 +12,11 @@ import pytest
 from rerank.config import E2RankModel, EncoderConfig
 from rerank.errors import CheckpointError
 from rerank.models.encoder import Encoder
-from rerank.rankers.base import Ranker, rank_windows
+from rerank.rankers.base import Ranker
 from rerank.rankers.e2rank import E2RankRanker
 from rerank.reranking.load_models import E2RANK_END_TOKEN, load_ranker, with_path
-from rerank.types import Passage, Query, Window, WindowRanking
+from rerank.types import Matrix, Passage, Query, Window, WindowRanking
+from tests.fakes import ranking_of
 from tests.small_encoder import write_qwen_model
 
 TEXTS = [f"passage {number} about number {number * 7}" for number in range(6)]
@@ -40,8 +41,7 @@ def loaded(encoder: Encoder, **settings: object) -> E2RankRanker:
 
 
 def ranked(ranker: Ranker, texts: list[str], query: Query = Query("what is 7")) -> WindowRanking:  # noqa: B008
-    prepared = ranker.prepare(query, [Passage(text, text) for text in texts])
-    return rank_windows(ranker, [Window(prepared.query, prepared.passages)])[0]
+    return ranking_of(ranker, query, texts)
 
 
 def test_only_the_first_passages_make_the_vector_and_all_are_scored(e2rank):
@@ -63,25 +63,19 @@ def test_instruction_of_a_request_takes_the_place_of_the_models(e2rank):
     assert not np.allclose(of_request.query_vector, ranked(ranker, TEXTS).query_vector, atol=1e-3)
 
 
+def with_vectors(vectors: Matrix) -> list[Passage]:
+    return [Passage(text, text, vector=vector) for text, vector in zip(TEXTS, vectors, strict=True)]
+
+
 def test_vectors_of_another_encoder_are_not_read(e2rank, encoder, folder):
     ranker, expected = loaded(encoder, path=folder), ranked(loaded(e2rank), TEXTS)
-    passages = [
-        Passage(text, text, vector=vector) for text, vector in zip(TEXTS, encoder.encode_passages(TEXTS), strict=True)
-    ]
-    prepared = ranker.prepare(Query("what is 7"), passages)
-    found = rank_windows(ranker, [Window(prepared.query, prepared.passages)])[0]
+    found = ranking_of(ranker, "what is 7", with_vectors(encoder.encode_passages(TEXTS)))
     assert found.scores == pytest.approx(expected.scores, abs=1e-6)
     assert not ranker.info.needs_vectors
 
 
 def test_vectors_of_the_index_are_read(e2rank):
-    ranker = loaded(e2rank)
-    passages = [
-        Passage(text, text, vector=vector) for text, vector in zip(TEXTS, np.eye(32, dtype=np.float32), strict=False)
-    ]
-    prepared = ranker.prepare(Query("what is 7"), passages)
-    found = rank_windows(ranker, [Window(prepared.query, prepared.passages)])[0]
-    assert found.query_vector is not None
+    found = ranking_of(loaded(e2rank), "what is 7", with_vectors(np.eye(32, dtype=np.float32)[: len(TEXTS)]))
     assert found.scores == pytest.approx(found.query_vector[: len(TEXTS)].tolist(), abs=1e-6)
 
 

@@ -8,16 +8,16 @@ import torch
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.rankers.base import rank_windows
 from rerank.rankers.first import FirstRanker
-from rerank.types import Passage, Query, ScoreKind, Window
+from rerank.types import ScoreKind, Window
 from tests.causal_lms import write_causal_lm
-from tests.fakes import check_overtaking
+from tests.fakes import check_overtaking, prepared_window, window_of
 from tests.small_tokenizers import byte_level, byte_level_numbers
 
 TEXTS = ["a flea", "the moon and the tides", "bread", "a violin", "sand"]
 
 
 def window(*texts: str) -> Window:
-    return Window(Query("what jumps"), tuple(Passage(f"d{place}", text) for place, text in enumerate(texts)))
+    return window_of("what jumps", texts)
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +59,7 @@ def test_truncated_passages_are_reported_by_their_place_in_the_window(ranker):
 
 def test_prepared_passages_get_the_scores_of_unprepared_ones(ranker):
     texts = [*TEXTS, "word " * 3000, "ends with a stop."]
-    prepared = ranker.prepare(Query("what jumps"), window(*texts).passages)
-    ready, raw = Window(prepared.query, prepared.passages), window(*(text.strip() for text in texts))
+    ready, raw = prepared_window(ranker, "what jumps", texts), window(*(text.strip() for text in texts))
     assert rank_windows(ranker, [ready]) == rank_windows(ranker, [raw])
     assert ranker.encode(ready).tokens <= 4096
 

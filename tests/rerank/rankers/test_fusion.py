@@ -17,6 +17,7 @@ from rerank.rankers.lexical import bundled_word_table, known_words, refitted, wo
 from rerank.types import FirstStageKind, Passage, Query, Window
 from rerank.util.words import stems
 from tests.conftest import PASSAGES
+from tests.fakes import prepared_window
 
 QUERY = Query("how long does a flea live")
 TEXTS = [f"{title} {text}" for title, text in PASSAGES.values()]
@@ -28,9 +29,9 @@ def fusion(encoder: Encoder, sparse_encoder: SparseEncoder | None, **settings: A
 
 
 def window(ranker: FusionRanker, texts: list[str], first_stage: list[float] | None = None) -> Window:
-    prepared = ranker.prepare(QUERY, [Passage(f"d{place}", text) for place, text in enumerate(texts)])
-    scores = tuple(first_stage or ())
-    return Window(prepared.query, prepared.passages, first_stage=scores, weight=0.3 if scores else 0.0)
+    return prepared_window(
+        ranker, QUERY, texts, first_stage=tuple(first_stage or ()), weight=0.3 if first_stage else 0.0
+    )
 
 
 def signals(of_list: Window, encoder: Encoder) -> Signals:

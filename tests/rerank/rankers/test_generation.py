@@ -23,8 +23,9 @@ from rerank.rankers.base import rank_windows
 from rerank.rankers.first import FirstRanker
 from rerank.rankers.generation import GenerationRanker
 from rerank.rankers.permutations import parse_permutation
-from rerank.types import Completeness, Passage, Query, ScoreKind, Window
+from rerank.types import Completeness, Query, ScoreKind, Window
 from tests.causal_lms import write_causal_lm
+from tests.fakes import window_of
 from tests.small_tokenizers import FAMILIES, byte_level
 
 LETTERS, NUMBERS = IdentifierKind.LETTERS, IdentifierKind.NUMBERS
@@ -34,7 +35,7 @@ ALL_LETTERS = string.ascii_uppercase + string.ascii_lowercase
 
 def make_window(n: int, seed: int = 0) -> Window:
     texts = [" ".join(f"w{(7 * place + word + seed) % 11}" for word in range(1 + place % 5)) for place in range(n)]
-    return Window(Query("which passage"), tuple(Passage(f"d{place}", text) for place, text in enumerate(texts)))
+    return window_of("which passage", texts)
 
 
 def prompt_of(tokenizer: PreTrainedTokenizerBase, window: Window, names: Sequence[str]) -> list[int]:

@@ -23,7 +23,7 @@ from rerank.rankers.jina_listwise import JinaListwiseRanker
 from rerank.reranking.blocking import Reranker
 from rerank.types import Passage, Query, RankOptions, ScoreKind, Window
 from tests.causal_lms import write_causal_lm
-from tests.fakes import check_overtaking
+from tests.fakes import check_overtaking, prepared_window
 from tests.small_tokenizers import CHATML_CHAT, add_special, byte_level_bpe, wrapped
 
 QUERY = "how long does a flea live"
@@ -76,8 +76,7 @@ def ranker(folder: Path) -> JinaListwiseRanker:
 
 
 def window(ranker: JinaListwiseRanker, texts: Sequence[str], query: Query = Query(QUERY)) -> Window:  # noqa: B008
-    prepared = ranker.prepare(query, [Passage(f"d{place}", text) for place, text in enumerate(texts)])
-    return Window(prepared.query, prepared.passages)
+    return prepared_window(ranker, query, texts)
 
 
 def scores(ranker: JinaListwiseRanker, texts: Sequence[str], query: Query = Query(QUERY)) -> tuple[float, ...]:  # noqa: B008

@@ -13,12 +13,12 @@ from transformers import AutoModel, BertConfig
 
 from rerank.config.named import named_model
 from rerank.errors import CheckpointError
-from rerank.rankers.base import rank_windows
 from rerank.rankers.cross_encoder import CrossEncoderRanker
 from rerank.rankers.late_interaction import LateInteractionRanker
 from rerank.reranking.blocking import Reranker
-from rerank.types import Passage, Query, Window
+from rerank.types import Passage, Query
 from tests.cross_encoders import MAX_TOKENS, SIZES
+from tests.fakes import ranking_of
 from tests.small_tokenizers import uncased
 
 QUERY = "how long does a flea live"
@@ -68,9 +68,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def scores_of(ranker: LateInteractionRanker, passages: list[str]) -> tuple[float, ...]:
-    given = tuple(Passage(f"d{place}", text) for place, text in enumerate(passages))
-    prepared = ranker.prepare(Query(QUERY), given)
-    return rank_windows(ranker, [Window(prepared.query, prepared.passages)])[0].scores
+    return ranking_of(ranker, QUERY, passages).scores
 
 
 def test_scores_are_those_of_the_library_alone_and_together(folder):

@@ -14,8 +14,9 @@ from rerank.models.projector import load_projector
 from rerank.prompting.templates import load_template
 from rerank.rankers.base import rank_windows
 from rerank.rankers.pe_rank import PERankRanker
-from rerank.types import Passage, Query, ScoreKind, Window
+from rerank.types import ScoreKind
 from tests.causal_lms import write_causal_lm
+from tests.fakes import ranking_of
 from tests.pe_checkpoints import (
     SHORT,
     change_config,
@@ -59,9 +60,7 @@ def to_shards(folder: Path) -> None:
 @pytest.mark.parametrize("architecture", ["mistral", "llama"])
 def test_published_checkpoint_ranks_texts(tmp_path, encoder, architecture):
     ranker = PERankRanker(write_published(tmp_path / "it", encoder, architecture), encoder, device="cpu")
-    prepared = ranker.prepare(Query("what causes the tides"), [Passage("a", "the moon"), Passage("b", "bread")])
-    (ranking,) = rank_windows(ranker, [Window(prepared.query, prepared.passages)])
-    assert sorted(ranking.permutation) == [0, 1]
+    assert sorted(ranking_of(ranker, "what causes the tides", ["the moon", "bread"]).permutation) == [0, 1]
     assert ranker.info.template_sha256 == load_template("pe_rank_text").sha256
 
 

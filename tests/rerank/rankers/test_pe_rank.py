@@ -17,7 +17,11 @@ from rerank.rankers.pe_rank import PERankRanker
 from rerank.retrieval.hybrid import z_scores
 from rerank.types import Matrix, Passage, Query, Window
 from rerank.util.words import stems
+from tests.fakes import ranking_of
 from tests.pe_checkpoints import change_config, write_perturbed
+
+FLEAS = Query("how long does a flea live")
+PASSAGES = [Passage("a", "Fleas live for a year."), Passage("b", "Bread rises."), Passage("c", "A long flea.")]
 
 
 def unit_rows(n: int, seed: int) -> Matrix:
@@ -125,14 +129,11 @@ def test_checkpoint_for_an_encoder_of_another_width_is_rejected(checkpoint, enco
 
 
 def test_words_count_next_to_scores_but_not_with_dynamic_decoding(checkpoint, encoder):
-    query = Query("how long does a flea live")
-    passages = [Passage("a", "Fleas live for a year."), Passage("b", "Bread rises."), Passage("c", "A long flea.")]
     found = {}
     for name, decoding, weight in (("plain", "one_step", 0.0), ("words", "one_step", 2.0), ("dynamic", "dynamic", 2.0)):
         ranker = PERankRanker(checkpoint, encoder, "cpu", decoding, lexical_weight=weight)  # type: ignore[arg-type]
-        prepared = ranker.prepare(query, [ranker.with_cached(passage) for passage in passages])
-        (found[name],) = rank_windows(ranker, [Window(prepared.query, prepared.passages)])
-    parts = word_parts(query, [stems(passage.text) for passage in passages])
+        found[name] = ranking_of(ranker, FLEAS, map(ranker.with_cached, PASSAGES))
+    parts = word_parts(FLEAS, [stems(passage.text) for passage in PASSAGES])
     words = z_scores(refitted(parts, found["words"].scores))
     assert found["words"].lexical == pytest.approx((2 * words).tolist())
     assert found["words"].scores == found["plain"].scores
@@ -150,13 +151,9 @@ def test_words_count_next_to_scores_but_not_with_dynamic_decoding(checkpoint, en
     ],
 )
 def test_words_count_as_far_as_a_first_stage_that_counts_does_not_say_them(checkpoint, encoder, first_stage, weight):
-    query = Query("how long does a flea live")
-    passages = [Passage("a", "Fleas live for a year."), Passage("b", "Bread rises."), Passage("c", "A long flea.")]
     ranker = PERankRanker(checkpoint, encoder, "cpu", lexical_weight=2.0)
-    prepared = ranker.prepare(query, passages)
-    window = Window(prepared.query, prepared.passages, first_stage=first_stage, weight=weight)
-    (found,) = rank_windows(ranker, [window])
-    parts = word_parts(query, [stems(passage.text) for passage in passages])
+    found = ranking_of(ranker, FLEAS, PASSAGES, first_stage=first_stage, weight=weight)
+    parts = word_parts(FLEAS, [stems(passage.text) for passage in PASSAGES])
     shared = 0.0
     if weight:
         shared = max(float(np.corrcoef(first_stage, refitted(parts, first_stage))[0, 1]), 0.0)

@@ -30,6 +30,7 @@ from rerank.rankers.cross_encoder import CrossEncoderRanker
 from rerank.rankers.prompted_pairs import PairRenderer
 from rerank.types import Passage, Query, ScoreKind, Window
 from tests.causal_lms import SIZES, write_causal_lm
+from tests.fakes import prepared_window
 from tests.small_tokenizers import CHATML_CHAT, add_special, byte_level_bpe, wrapped
 
 QUERY = "how long does a flea live"
@@ -100,9 +101,7 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def ranked(ranker: CrossEncoderRanker, query: str, passages: list[str]) -> tuple[Window, tuple[float, ...]]:
-    given = tuple(Passage(f"d{place}", text) for place, text in enumerate(passages))
-    prepared = ranker.prepare(Query(query), given)
-    window = Window(prepared.query, prepared.passages)
+    window = prepared_window(ranker, query, passages)
     (ranking,) = rank_windows(ranker, [window])
     return ranker.encode(window), ranking.scores
 

@@ -1,9 +1,7 @@
 """`train-e2rank`: the vectors of serving, losses as loops compute them, and an encoder that retrieves and ranks."""
 
-import json
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,11 +19,11 @@ from rerank.config.models import E2RANK_INSTRUCTION
 from rerank.config.named import named_model
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
-from rerank.rankers.base import rank_windows
 from rerank.reranking.load_models import E2RANK_END_TOKEN, load_ranker, with_path
 from rerank.types import Query
+from tests.fakes import ranking_of
 from tests.small_encoder import write_qwen_model, write_small_encoder
-from tests.training.small_lists import a_list, served_window, write_training_lists
+from tests.training.small_lists import a_list, e2rank_base, logged_losses, write_training_lists
 
 #: The passage b is in both.
 LISTS = [a_list("first", a=3, b=1, c=0), a_list("second query", b=2, d=5)]
@@ -55,7 +53,7 @@ def test_scores_are_those_of_serving(qwen, model, batch):
     ranker = load_ranker(with_path(settings, qwen), qwen, "cpu")
     scores = E2RankObjective(ranknet).scores(model, batch)
     for row, item in enumerate(LISTS):
-        (served,) = rank_windows(ranker, [served_window(ranker, item)])
+        served = ranking_of(ranker, item.query, item.passages)
         np.testing.assert_allclose(scores[row][batch["mask"][row]].numpy(), served.scores, atol=1e-5)
 
 
@@ -110,11 +108,9 @@ def lists(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("lora_rank", [0, 4])
 def test_result_states_how_it_encodes_and_ranks(tmp_path, lists, lora_rank, capsys):
-    folder = write_qwen_model(tmp_path / "base")
-    base = f"{{name: {folder}, pooling: lasttoken, end_token: '{E2RANK_END_TOKEN}', query_prompt: 'find: '}}"
+    base = e2rank_base(tmp_path / "base", ", query_prompt: 'find: '")
     final = trained(base, tmp_path / "run", lists, lora_rank=lora_rank, window_size=5, instruction="rank them")
-    state = json.loads((tmp_path / "run" / "checkpoint-12" / "trainer_state.json").read_text())
-    losses = [entry["loss"] for entry in state["log_history"] if "loss" in entry]
+    losses = logged_losses(tmp_path / "run" / "checkpoint-12")
     assert sum(losses[-3:]) < 0.9 * sum(losses[:3])
     encoder, before = Encoder(str(final), "cpu"), Encoder(base, "cpu")
     assert (encoder.pooling, encoder.prompts) == ("lasttoken", ("find: ", ""))
@@ -127,23 +123,11 @@ def test_result_states_how_it_encodes_and_ranks(tmp_path, lists, lora_rank, caps
 
 
 @pytest.mark.slow
-def test_noise_on_the_embeddings_changes_the_training(tmp_path, lists):
-    base = f"{{name: {write_qwen_model(tmp_path / 'base')}, pooling: lasttoken, end_token: '{E2RANK_END_TOKEN}'}}"
-    arguments, losses = E2RankArguments(lists=str(lists), base=base, passage_tokens=64), list[float]()
-    plain: dict[str, Any] = {"max_steps": 1, "save_steps": 1, "logging_steps": 1, "use_cpu": True, "report_to": "none"}
-    for name, flags in (("plain", {}), ("noisy", {"neftune_noise_alpha": 5, "gradient_checkpointing": True})):
-        train_e2rank(arguments, RunArguments(output_dir=str(tmp_path / name), **plain, **flags))
-        state = json.loads((tmp_path / name / "checkpoint-1" / "trainer_state.json").read_text())
-        losses.append(state["log_history"][0]["loss"])
-    assert losses[0] != losses[1]
-
-
-@pytest.mark.slow
 def test_further_training_keeps_window_size_and_instruction(tmp_path, lists):
-    base = f"{{name: {write_qwen_model(tmp_path / 'base')}, pooling: lasttoken, end_token: '{E2RANK_END_TOKEN}'}}"
-    first = trained(base, tmp_path / "first", lists, 1, window_size=3, instruction="rank them")
+    first = trained(
+        e2rank_base(tmp_path / "base"), tmp_path / "first", lists, 1, window_size=3, instruction="rank them"
+    )
     manifest = read_manifest(trained(str(first), tmp_path / "second", lists, 1))
-    assert manifest is not None
     assert (manifest.base, manifest.window_size, manifest.instruction) == (str(first), 3, "rank them")
 
 

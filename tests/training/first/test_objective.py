@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from rerank_training.first.objective import FirstCollator, FirstExample, FirstObjective, ObjectiveName, PromptSettings
+from rerank_training.first.objective import FirstCollator, FirstExample, FirstObjective, PromptSettings
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.trainer.losses import ranknet
 from torch import Tensor, nn
@@ -14,14 +14,13 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 from rerank.errors import ConfigError
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.prompting.templates import load_template
-from rerank.rankers.base import rank_windows
 from rerank.rankers.first import FirstRanker
 from rerank.rankers.permutations import parse_permutation
 from rerank.types import Passage, Query
 from tests.causal_lms import SIZES, write_causal_lm
+from tests.fakes import prepared_window, ranking_of
 from tests.slow_losses import slow_ranknet
 from tests.small_tokenizers import byte_level, byte_level_numbers, metaspace, uncased
-from tests.training.small_lists import served_window
 from tests.word_lists import word_lists
 
 FAMILIES: dict[str, Callable[[], PreTrainedTokenizerBase]] = {
@@ -69,7 +68,8 @@ def ranker(checkpoint: Path) -> FirstRanker:
 @each_size
 def test_prompt_and_bracket_are_those_of_serving(ranker, family, n):
     """With 20 tokens per passage, so that the longer ones are truncated."""
-    encoded = ranker.encode(served_window(ranker, item := ranked_list(n)))
+    item = ranked_list(n)
+    encoded = ranker.encode(prepared_window(ranker, item.query, item.passages))
     example = examples_of(FAMILIES[family](), passage_tokens=20).example(item)
     assert tuple(example.token_ids[: example.bracket_index + 1]) == encoded.prompts[0]
     assert encoded.truncated or n == 2
@@ -84,7 +84,7 @@ def test_logits_at_the_bracket_are_the_scores_of_serving(ranker, checkpoint, fam
     with torch.no_grad():
         scores = objective.scores(AutoModelForCausalLM.from_pretrained(checkpoint), batch)
     for row, item in zip(scores, items, strict=True):
-        served = rank_windows(ranker, [served_window(ranker, item)])[0].scores
+        served = ranking_of(ranker, item.query, item.passages).scores
         trained = torch.log_softmax(row[: len(item.passages)], dim=0)
         assert served == pytest.approx(trained.tolist(), abs=1e-4)
 
@@ -149,14 +149,6 @@ def windows() -> list[TrainingList]:
     ]
 
 
-def objective_of(examples: FirstCollator, objective: ObjectiveName, rank_weight: float = 10.0) -> FirstObjective:
-    return FirstObjective(objective, ranknet, rank_weight, examples.identifiers.token_ids)
-
-
-def loss_of(objective: FirstObjective, model: nn.Module, examples: FirstCollator, items: list[TrainingList]) -> float:
-    return objective.terms(model, examples(items)).sum().item()
-
-
 # --- slow
 
 
@@ -196,6 +188,7 @@ def slow_lm(model: nn.Module, examples: FirstCollator, items: list[TrainingList]
 def test_loss_is_that_of_the_answer_and_that_of_the_identifiers_at_the_bracket(
     model, examples, windows, objective, rank_weight, lm_share, rank_share
 ):
-    found = loss_of(objective_of(examples, objective, rank_weight), model, examples, windows)
+    computed = FirstObjective(objective, ranknet, rank_weight, examples.identifiers.token_ids)
+    found = computed.terms(model, examples(windows)).sum().item()
     expected = lm_share * slow_lm(model, examples, windows) + rank_share * slow_rank(model, examples, windows)
     assert found == pytest.approx(expected, rel=1e-5)

@@ -24,8 +24,8 @@ from rerank.prompting.style import PromptStyle
 from rerank.prompting.templates import load_template
 from rerank.rankers.base import rank_windows
 from rerank.rankers.first import FirstRanker, first_settings
+from tests.fakes import prepared_window
 from tests.hub_server import running_hub, use_hub
-from tests.training.small_lists import served_window
 from tests.word_lists import first_run, word_lists, write_inputs
 
 pytestmark = pytest.mark.slow
@@ -55,7 +55,7 @@ def adapter(inputs: Path) -> Path:
 def served(checkpoint: Path, items: list[TrainingList]) -> list[tuple[float, ...]]:
     """Scores of the ranker that serves the checkpoint with its template."""
     ranker = FirstRanker(checkpoint, str(checkpoint / TEMPLATE_FILE), device="cpu")
-    rankings = rank_windows(ranker, [served_window(ranker, item) for item in items])
+    rankings = rank_windows(ranker, [prepared_window(ranker, item.query, item.passages) for item in items])
     return [ranking.scores for ranking in rankings]
 
 
@@ -95,7 +95,7 @@ def test_second_run_from_a_relative_path_gives_the_same_bits_and_is_served_from_
     monkeypatch.chdir(inputs)
     relative = inputs / first_run(Path(), Path("relative"), *TWO_STEPS, *LORA)
     monkeypatch.chdir("/")
-    assert read_manifest(relative).weights_sha256 == read_manifest(adapter).weights_sha256  # type: ignore[union-attr]
+    assert read_manifest(relative).weights_sha256 == read_manifest(adapter).weights_sha256
     assert served(relative, word_lists(2)) == served(adapter, word_lists(2))
 
 
@@ -107,8 +107,6 @@ def test_adapter_is_trained_further_on_its_own_base(inputs, adapter, tmp_path):
     assert found.keys() == start.keys()
     assert any(not torch.equal(found[name], start[name]) for name in found)
     first, second = read_manifest(adapter), read_manifest(further)
-    assert first is not None
-    assert second is not None
     assert (second.base, second.base_revision, second.metrics) == (first.base, first.base_revision, {})
     assert served(further, word_lists(2)) != served(adapter, word_lists(2))
     for path in further.glob("tokenizer*"):
@@ -172,7 +170,6 @@ def test_base_is_downloaded_by_its_name_and_trained_as_its_folder(inputs, tmp_pa
 
 def test_manifest_names_base_data_and_template(overfit, inputs):
     manifest = read_manifest(overfit)
-    assert manifest is not None
     assert (manifest.ranker, manifest.identifiers) == ("first", "letters")
     assert (manifest.window_size, manifest.passage_tokens) == (4, 256)
     assert manifest.base == str(inputs / "base")
@@ -244,7 +241,6 @@ def test_training_with_a_profile_reads_texts_as_the_profile_is_served(inputs, tm
     assert (found.identifiers, found.window_size, found.passage_tokens) == (IdentifierKind.LETTERS, 20, 0)
     trained = first_run(inputs, tmp_path / "run", "--base", str(base), "--profile", "first-zephyr", *TWO_STEPS)
     manifest = read_manifest(trained)
-    assert manifest is not None
     assert manifest.prompt == found.template.style.stated
     assert first_settings(FirstModel(name="it", ranker="first", path=trained)).template.style == served_as.prompt
     with pytest.raises(CheckpointError, match=r"was trained with prompt: .*titles sentence.*, not max_words 9; leave"):

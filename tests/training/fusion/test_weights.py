@@ -14,9 +14,9 @@ from rich.console import Console
 from rerank.config import FusionModel
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
-from rerank.rankers.base import rank_windows
 from rerank.rankers.fusion import FusionRanker
-from rerank.types import FirstStageKind, Window
+from rerank.types import FirstStageKind
+from tests.fakes import ranking_of
 from tests.training.small_lists import training_lists
 
 SCORES = (0.5, 2.0, 1.0, -3.0, 0.25)
@@ -33,9 +33,7 @@ def of_list(item: TrainingList, encoder: Encoder, sparse_encoder: SparseEncoder)
 def test_scores_are_those_of_serving(encoder, sparse_encoder, depth, weight):
     settings = FusionModel(name="fusion", ranker="fusion", cosine_depth=depth)
     ranker = FusionRanker(settings, encoder, sparse_encoder)
-    ready = ranker.prepare(ITEM.query, ITEM.passages)
-    window = Window(ready.query, ready.passages, first_stage=SCORES, weight=weight)
-    (ranking,) = rank_windows(ranker, [window])
+    ranking = ranking_of(ranker, ITEM.query, ITEM.passages, first_stage=SCORES, weight=weight)
     found = served_scores(of_list(ITEM, encoder, sparse_encoder), settings, weight)
     # in bfloat16, a vector depends on the batch of its text
     np.testing.assert_allclose(found, ranking.scores, rtol=0.02, atol=0.05)

@@ -29,8 +29,9 @@ from rerank.prompting.templates import load_template
 from rerank.prompting.vector_prompts import PASSAGE_SLOT, VectorPrompts
 from rerank.rankers.base import rank_windows
 from rerank.rankers.pe_rank import PERankRanker
+from tests.fakes import prepared_window
 from tests.pe_checkpoints import SHORT, WITH_TEXT, write_perturbed, write_published
-from tests.training.small_lists import served_window, training_lists
+from tests.training.small_lists import training_lists
 
 LISTS = training_lists(6)
 QUIET = Console(quiet=True)
@@ -63,7 +64,7 @@ def test_prompts_are_those_of_serving(encoder, checkpoint, tmp_path, template):
     _, collator = base_and_collator(folder, encoder)
     ranker = PERankRanker(folder, encoder, "cpu", passage_text_tokens=4)
     for item in training_lists():
-        window = served_window(ranker, item)
+        window = prepared_window(ranker, item.query, item.passages)
         served = ranker._prompts.token_ids(window.query, window.passages)
         assert tuple(prompt_ids(collator.prompts, item)) == served
 
@@ -75,7 +76,7 @@ def test_embeddings_are_those_of_serving(encoder, checkpoint):
     embeddings, passages = model.embed(batch["input_ids"], batch["vectors"], batch["mask"], batch["order"])
     ranker = PERankRanker(checkpoint, encoder, "cpu")
     for row, item in enumerate(lists):
-        window = served_window(ranker, item)
+        window = prepared_window(ranker, item.query, item.passages)
         vectors = torch.from_numpy(np.stack([window.query.vector, *(p.vector for p in window.passages)]))
         projected = ranker._projector(vectors)
         row_embeddings = embeddings[row, : batch["last_index"][row] + 1]
@@ -130,7 +131,7 @@ def test_scores_are_those_of_serving(folder, encoder, decoding):
     model, batch = model_and_batch(folder, encoder)
     scores = PEObjective(listmle, stepwise=decoding == "dynamic").scores(model, batch)
     ranker = PERankRanker(folder, encoder, "cpu", decoding=decoding)  # type: ignore[arg-type]
-    served = rank_windows(ranker, [served_window(ranker, item) for item in LISTS])
+    served = rank_windows(ranker, [prepared_window(ranker, item.query, item.passages) for item in LISTS])
     for row, ranking in enumerate(served):
         own = scores[row, : len(ranking.scores)]
         expected = torch.tensor(ranking.scores)

@@ -2,7 +2,7 @@
 
 import logging
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from rerank_training.e2rank.arguments import E2RankArguments
-from rerank_training.e2rank.training import train_e2rank
 from rerank_training.pe_rank.arguments import PERankArguments
 from rerank_training.pe_rank.training import train_pe_rank
 from rerank_training.trainer import ranking_trainer
@@ -22,20 +20,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from rerank.models.encoder import Encoder
-from rerank.reranking.load_models import E2RANK_END_TOKEN
 from tests.causal_lms import SIZES
 from tests.pe_checkpoints import SHORT, write_published
-from tests.small_encoder import write_qwen_model
+from tests.training.conftest import FLAGS
 from tests.training.small_lists import write_training_lists
 from tests.word_lists import first_run, write_inputs
-
-#: Trains in a folder, and returns the folder of the result.
-Train = Callable[[Path], Path]
-
-#: Plain gradient descent: Adam's first steps have the sizes of the gradients' signs, also where one is rounding alone.
-FLAGS: dict[str, Any] = {"optim": "sgd", "max_steps": 1, "save_steps": 1, "learning_rate": 0.1, "warmup_steps": 0}
-FLAGS |= {"per_device_train_batch_size": 3, "use_cpu": True, "report_to": "none"}
 
 
 @pytest.fixture
@@ -44,17 +33,6 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("torch.compile", partial(torch.compile, backend="aot_eager"))
     yield
     torch._dynamo.reset()
-
-
-@pytest.fixture(params=["train-pe-rank", "train-e2rank"])
-def train(request: pytest.FixtureRequest, checkpoint: Path, encoder: Encoder, tmp_path: Path) -> Train:
-    lists = write_training_lists(tmp_path / "lists.jsonl", 6)
-    if request.param == "train-pe-rank":
-        arguments = PERankArguments(lists=str(lists), base=str(checkpoint), window_size=4, text_weight=1.0)
-        return lambda out: train_pe_rank(arguments, RunArguments(output_dir=str(out), **FLAGS), encoder)
-    base = f"{{name: {write_qwen_model(tmp_path / 'base')}, pooling: lasttoken, end_token: '{E2RANK_END_TOKEN}'}}"
-    e2rank = E2RankArguments(lists=str(lists), base=base, passage_tokens=64)
-    return lambda out: train_e2rank(e2rank, RunArguments(output_dir=str(out), **FLAGS))
 
 
 def weights_of(result: Path) -> dict[str, Tensor]:

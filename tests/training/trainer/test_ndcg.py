@@ -7,14 +7,6 @@ from ir_measures import nDCG
 from rerank_training.trainer.ndcg import ndcg_at_10
 
 
-def by_ir_measures(scores: list[float], relevance: list[float]) -> float:
-    """Passes distinct scores, because ir-measures does not keep the order of equal ones."""
-    order = sorted(range(len(scores)), key=lambda position: -scores[position])
-    run = [ir_measures.ScoredDoc("q", str(position), float(-rank)) for rank, position in enumerate(order)]
-    qrels = [ir_measures.Qrel("q", str(position), int(value)) for position, value in enumerate(relevance)]
-    return float(ir_measures.calc_aggregate([nDCG @ 10], qrels, run)[nDCG @ 10])
-
-
 def one(scores: list[float], relevance: list[float]) -> float:
     mask = torch.ones(1, len(scores), dtype=torch.bool)
     return ndcg_at_10(torch.tensor([scores]), torch.tensor([relevance]), mask).item()
@@ -27,9 +19,16 @@ def test_random_windows_have_the_ndcg_of_ir_measures():
     relevance = torch.randint(0, 4, (len(sizes), 25), generator=generator).float()
     relevance[:, 0] = 1  # ir-measures gives 0 to a window without a relevant passage
     mask = torch.arange(25)[None, :] < torch.tensor(sizes)[:, None]
+    run, qrels = [], []
+    for row, size in enumerate(
+        sizes
+    ):  # ir-measures does not keep the order of equal scores
+        order = scores[row, :size].argsort(descending=True).tolist()
+        run += [ir_measures.ScoredDoc(f"{row}", str(place), float(-rank)) for rank, place in enumerate(order)]
+        qrels += [ir_measures.Qrel(f"{row}", str(place), int(relevance[row, place])) for place in range(size)]
+    expected = {metric.query_id: metric.value for metric in ir_measures.iter_calc([nDCG @ 10], qrels, run)}
     found = ndcg_at_10(scores, relevance, mask).tolist()
-    expected = [by_ir_measures(scores[i, :n].tolist(), relevance[i, :n].tolist()) for i, n in enumerate(sizes)]
-    assert found == pytest.approx(expected, abs=1e-6)
+    assert found == pytest.approx([expected[f"{row}"] for row in range(len(sizes))], abs=1e-6)
 
 
 def test_equal_scores_keep_the_order_of_the_passages():

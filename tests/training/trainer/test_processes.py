@@ -26,9 +26,10 @@ from rerank.collections import open_collection
 from rerank.models.encoder import Encoder
 from rerank.retrieval.build import build_index
 from tests.conftest import PASSAGES
-from tests.small_encoder import write_qwen_model, write_small_encoder
+from tests.eval.data import write
+from tests.small_encoder import write_small_encoder
 from tests.training.parsing import parse_arguments
-from tests.training.small_lists import HELD_OUT, write_training_lists
+from tests.training.small_lists import HELD_OUT, e2rank_base, write_training_lists
 from tests.training.trainer.process_losses import LOSSES, joined, lists_of, stepped, tiny_lm
 from tests.word_lists import first_flags, first_run, write_inputs
 
@@ -160,8 +161,8 @@ def retriever(beir_folder: Path, encoder: Encoder, tmp_path_factory: pytest.Temp
     folder = tmp_path_factory.mktemp("retriever")
     small = write_small_encoder(folder / "encoder", encoder)
     build_index(open_collection(str(beir_folder)), folder / "index", small)
-    rows = [{"_id": f"q-{doc_id}", "text": title} for doc_id, (title, _) in PASSAGES.items()]
-    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    rows = ({"_id": f"q-{doc_id}", "text": title} for doc_id, (title, _) in PASSAGES.items())
+    write(folder / "queries.jsonl", *rows)
     return [*RETRIEVER, "--index", str(folder / "index"), "--queries", str(folder)]
 
 
@@ -170,8 +171,7 @@ def e2rank(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = tmp_path_factory.mktemp("e2rank")
     lists, held_out = folder / "lists.jsonl", folder / "held-out.jsonl"
     write_training_lists(lists), write_training_lists(held_out, queries=HELD_OUT)
-    base = f"{{name: {write_qwen_model(folder / 'base')}, pooling: lasttoken, end_token: <|endoftext|>}}"
-    return [*E2RANK, "--lists", str(lists), "--eval-lists", str(held_out), "--base", base]
+    return [*E2RANK, "--lists", str(lists), "--eval-lists", str(held_out), "--base", e2rank_base(folder / "base")]
 
 
 @pytest.fixture(scope="module")

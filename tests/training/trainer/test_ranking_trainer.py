@@ -9,8 +9,11 @@ import pytest
 import torch
 from rerank_training.trainer.losses import ranknet
 from rerank_training.trainer.ranking_trainer import RankingTrainer
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import TrainingArguments
+
+from tests.training.conftest import FLAGS
 
 #: Items of each list: those that have a relevance of 0 only have no pair, and do not count in the second term.
 RELEVANCE = [[0.0, 1.0, 2.0, 0.0, 1.0], [1.0, 0.0], [0.0, 0.0], [3.0, 1.0, 2.0]]
@@ -42,22 +45,10 @@ def stepped(folder: Path, size: int, **changed: Any) -> Tensor:
     """(2,) weights after one step of all lists in batches of this size, with these arguments changed."""
     model = nn.Linear(2, 1, bias=False)
     nn.init.ones_(model.weight)
-    settings: dict[str, Any] = {
-        "output_dir": str(folder),
-        "per_device_train_batch_size": size,
-        "gradient_accumulation_steps": len(RELEVANCE) // size,
-        "max_steps": 1,
-        "optim": "sgd",
-        "learning_rate": 1.0,
-        "lr_scheduler_type": "constant",
-        "max_grad_norm": 0.0,
-        "report_to": "none",
-        "save_strategy": "no",
-        "use_cpu": True,
-        "remove_unused_columns": False,
-        "disable_tqdm": True,
-    }
-    arguments = TrainingArguments(**settings | changed)
+    settings = {"per_device_train_batch_size": size, "gradient_accumulation_steps": len(RELEVANCE) // size}
+    settings |= {"learning_rate": 1.0, "lr_scheduler_type": "constant", "max_grad_norm": 0.0, "save_strategy": "no"}
+    settings |= {"remove_unused_columns": False, "disable_tqdm": True}
+    arguments = TrainingArguments(**FLAGS | settings | {"output_dir": str(folder)} | changed)
     trainer = RankingTrainer(TwoTerms(), model=model, args=arguments, train_dataset=RELEVANCE, data_collator=collate)
     trainer.train()
     return model.weight.detach()[0]
@@ -80,3 +71,11 @@ def test_files_of_a_save_have_the_mode_of_other_new_files(tmp_path, umask, mode)
     modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "checkpoint-1").iterdir()}
     assert {"model.safetensors", "optimizer.pt", "trainer_state.json"} < modes.keys()
     assert set(modes.values()) == {mode}
+
+
+@pytest.mark.slow
+def test_noise_on_the_embeddings_changes_the_training(train, tmp_path):
+    plain = load_file(train(tmp_path / "plain") / "model.safetensors")
+    noise = {"neftune_noise_alpha": 5, "gradient_checkpointing": True}
+    noisy = load_file(train(tmp_path / "noisy", **noise) / "model.safetensors")
+    assert any(not torch.equal(noisy[name], plain[name]) for name in plain)

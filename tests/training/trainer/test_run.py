@@ -298,6 +298,9 @@ def test_full_disk_names_the_way_out_and_keeps_the_last_complete_save(inputs, tm
 
 
 def test_full_disk_after_the_last_step_leaves_no_partial_result_and_costs_no_step(inputs, tmp_path):
+    def out_of_space(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
     run, flags = tmp_path / "run", [*FLAGS, "--max-steps=4"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rerank_training.trainer.checkpoint.write_manifest", out_of_space)
@@ -307,10 +310,6 @@ def test_full_disk_after_the_last_step_leaves_no_partial_result_and_costs_no_ste
     with killed_at_batch(0):
         result = first_run(inputs, run, *flags)
     assert_same_weights(result, load_file(run / "checkpoint-4" / "model.safetensors"))
-
-
-def out_of_space(*_: Any) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 # --- steps, passes and saves
