@@ -16,11 +16,9 @@ import random
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from inspect import iscoroutinefunction
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Annotated, Any
@@ -30,18 +28,11 @@ import typer
 from rerank.commands.run import run
 from rerank.errors import ConfigError
 from rerank.v1 import rerank_pb2 as pb
-from scripts.attacks import files, grpc, http
-from scripts.attacks.target import SERVICES, Attack, ServiceOf, Target, run_attack
+from scripts.attacks.table import ATTACKS, run_attack
+from scripts.attacks.target import Target
 from scripts.random_requests import random_request
 from scripts.service import Service, running_service
 
-#: The public coroutines of the modules of attacks, by name.
-ATTACKS: dict[str, Attack] = {
-    name.replace("_", "-"): attack
-    for module in (grpc, http, files)
-    for name, attack in vars(module).items()
-    if getattr(attack, "__module__", "") == module.__name__ and iscoroutinefunction(attack) and not name.startswith("_")
-}
 _SETTINGS: dict[str, Any] = {
     "models": [{"name": name, "ranker": name} for name in ("identity", "pe-rank")]
     + [{"name": "first", "ranker": "first", "load": "request"}]
@@ -57,16 +48,9 @@ _AFTERMATH_S = 2.0
 _POLL_S = 0.05
 
 _COLUMNS = (
-    "attack",
-    "p50 / p99 without (ms)",
-    "p50 / p99 with (ms)",
-    "refused",
-    "growth (MB)",
-    "log (MB)",
-    "load",
-    "calls of the attack",
+    *("attack", "p50 / p99 without (ms)", "p50 / p99 with (ms)", "refused"),
+    *("growth (MB)", "log (MB)", "load", "calls of the attack"),
 )
-HEADER = f"| {' | '.join(_COLUMNS)} |\n|{' --- |' * len(_COLUMNS)}"
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -79,27 +63,26 @@ def main(
     """Attack the service, and print a row for each attack; `load` is the machine's, of the last minute."""
     if unknown := set(only or ()) - ATTACKS.keys():
         raise ConfigError(f"no attack {', '.join(sorted(unknown))}: choose from {', '.join(ATTACKS)}")
-    print(HEADER)
+    print(f"| {' | '.join(_COLUMNS)} |\n|{' --- |' * len(_COLUMNS)}")
     for name in only or ATTACKS:
-        print(asyncio.run(measure(name, seconds)).row(name), flush=True)
+        print(f"| {name} | {' | '.join(asyncio.run(measure(name, seconds)))} |", flush=True)
 
 
-async def measure(name: str, seconds: float) -> Report:
-    """Measures an honest caller of a fresh service, alone and during an attack."""
+async def measure(name: str, seconds: float) -> list[str]:
+    """The cells of an attack: the honest caller of a fresh service alone and beside it, and what else was observed."""
     attack = ATTACKS[name]
-    served = SERVICES.get(attack, ServiceOf())
     with tempfile.TemporaryDirectory(prefix="attack-") as created:
         folder = Path(created)
         with (
-            served.prepare(folder) if served.prepare else nullcontext({}) as further,
-            running_service(_with(further), served.open_files) as service,
+            attack.prepare(folder) if attack.prepare else nullcontext({}) as further,
+            running_service(_with(further), attack.open_files) as service,
             ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as attacker,  # another GIL
         ):
-            loop = asyncio.get_running_loop()
-            target = (service.address, service.http_address, service.metrics_address, folder)
-            return await probe_while(
-                lambda: loop.run_in_executor(attacker, run_attack, attack, *target), service, seconds
-            )
+            addresses = (service.address, service.http_address, service.metrics_address)
+            async with Target(*addresses) as target:
+                return await _beside(
+                    lambda: attacker.submit(run_attack, name, *addresses, folder), target, service, seconds
+                )
 
 
 def _with(further: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,82 +91,69 @@ def _with(further: Mapping[str, Any]) -> dict[str, Any]:
     return {**_SETTINGS, **_METRICS, **further, "models": models}
 
 
-@dataclass
+async def _beside(attack: Callable[[], Any], target: Target, service: Service, seconds: float) -> list[str]:
+    """Warms the service up, and measures for `seconds` without the attack, then until it has ended."""
+    draw = random.Random(1)
+    for _ in range(_WARM_UP):
+        await target.rerank(random_request(draw, "pe-rank", passages=20, characters=300), _TIMEOUT_S)
+    ten = random_request(draw, "pe-rank", passages=10, characters=300)
+    alone, beside = Honest(target, ten), Honest(target, ten)
+    async with alone:
+        await asyncio.sleep(seconds)
+    before_mb, log_before_mb, growth_mb = service.resident_mb(), service.log_mb(), 0.0
+    start_s, attacking = time.perf_counter(), asyncio.wrap_future(attack())
+    async with beside:
+        while not attacking.done() or time.perf_counter() < start_s + seconds:
+            growth_mb = max(growth_mb, service.resident_mb() - before_mb)
+            await asyncio.sleep(_POLL_S)
+        await asyncio.sleep(_AFTERMATH_S)
+    refused = f"{beside.failed.total()} of {len(beside.latency_ms)}"
+    return [
+        *(alone.times(), beside.times()),
+        f"{refused} ({_counts(beside.failed)})" if beside.failed else refused,
+        *(f"{growth_mb:.0f}", f"{service.log_mb() - log_before_mb:.2f}", f"{os.getloadavg()[0]:.1f}"),
+        _counts(attacking.result()),
+    ]
+
+
 class Honest:
-    """The honest caller's latencies in milliseconds, and the statuses of the calls that failed."""
+    """A caller that sends a request again and again, inside an `async with` block.
 
-    latency_ms: list[float] = field(default_factory=list)
-    failed: Counter[str] = field(default_factory=Counter)
+    Attributes:
+        latency_ms: of each call.
+        failed: the statuses of the calls that failed.
+    """
 
-    def __str__(self) -> str:
-        times = self.latency_ms
-        p99 = quantiles(times, n=100, method="inclusive")[98] if len(times) > 1 else times[0]
-        return f"{median(times):.0f} / {p99:.0f}"
+    def __init__(self, target: Target, message: pb.RerankRequest) -> None:
+        self.latency_ms: list[float] = []
+        self.failed = Counter[str]()
+        self._target, self._message, self._has_ended = target, message, asyncio.Event()
 
+    async def __aenter__(self) -> None:
+        self._calling = asyncio.create_task(self._call())
 
-@dataclass
-class Report:
-    """The honest caller without and with the attack, and what else was observed during it."""
+    async def __aexit__(self, *_: object) -> None:
+        self._has_ended.set()
+        await self._calling
 
-    without: Honest
-    during: Honest
-    growth_mb: float
-    log_mb: float
-    calls: Counter[str]
+    async def _call(self) -> None:
+        while not self._has_ended.is_set():
+            start_s = time.perf_counter()
+            outcome = await self._target.rerank(self._message, _TIMEOUT_S)
+            self.latency_ms.append((time.perf_counter() - start_s) * 1000)
+            if outcome != "OK":
+                self.failed[outcome] += 1
+            await asyncio.sleep(_PAUSE_S)
 
-    def row(self, name: str) -> str:
-        """The row of the table under HEADER."""
-        failed = f"{self.during.failed.total()} of {len(self.during.latency_ms)}"
-        cells = (
-            name,
-            str(self.without),
-            str(self.during),
-            f"{failed} ({_counts(self.during.failed)})" if self.during.failed else failed,
-            f"{self.growth_mb:.0f}",
-            f"{self.log_mb:.2f}",
-            f"{os.getloadavg()[0]:.1f}",
-            _counts(self.calls),
-        )
-        return f"| {' | '.join(cells)} |"
+    def times(self) -> str:
+        """The median and the 99th percentile."""
+        ms = self.latency_ms
+        p99 = quantiles(ms, n=100, method="inclusive")[98] if len(ms) > 1 else ms[0]
+        return f"{median(ms):.0f} / {p99:.0f}"
 
 
 def _counts(counted: Counter[str]) -> str:
     return ", ".join(f"{count} {name}" for name, count in sorted(counted.items()))
-
-
-async def probe_while(attack: Callable[[], Awaitable[Counter[str]]], service: Service, seconds: float) -> Report:
-    """Warms the service up, and measures for `seconds` without the attack, then until it has ended."""
-    draw = random.Random(1)
-    ten = random_request(draw, "pe-rank", passages=10, characters=300)
-    async with Target(service.address, service.http_address) as target:
-        for _ in range(_WARM_UP):
-            await target.rerank(random_request(draw, "pe-rank", passages=20, characters=300), _TIMEOUT_S)
-        without, has_ended = Honest(), asyncio.Event()
-        asyncio.get_running_loop().call_later(seconds, has_ended.set)
-        await _one_after_another(target, ten, without, has_ended)
-        before_mb, log_before_mb, growth_mb = service.resident_mb(), service.log_mb(), 0.0
-        start_s, during, has_ended = time.perf_counter(), Honest(), asyncio.Event()
-        attacking = asyncio.ensure_future(attack())
-        calling = asyncio.create_task(_one_after_another(target, ten, during, has_ended))
-        while not attacking.done() or time.perf_counter() < start_s + seconds:
-            growth_mb = max(growth_mb, service.resident_mb() - before_mb)
-            await asyncio.sleep(_POLL_S)
-        calls = await attacking
-        await asyncio.sleep(_AFTERMATH_S)
-        has_ended.set()
-        await calling
-    return Report(without, during, growth_mb, service.log_mb() - log_before_mb, calls)
-
-
-async def _one_after_another(target: Target, message: pb.RerankRequest, honest: Honest, ended: asyncio.Event) -> None:
-    """The honest caller, until the event is set."""
-    while not ended.is_set():
-        start_s = time.perf_counter()
-        outcome = await target.rerank(message, _TIMEOUT_S)
-        honest.latency_ms.append((time.perf_counter() - start_s) * 1000)
-        if outcome != "OK":
-            honest.failed[outcome] += 1
-        await asyncio.sleep(_PAUSE_S)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from scripts.attacks.target import ServiceOf, Target, repeated, served_by
+from scripts.attacks.target import Attack, Target, repeated
 from scripts.random_requests import random_request, words
 
 _TIMEOUT_S, _AT_ONCE, _PAUSE_S = 4.0, 4, 0.05
@@ -33,8 +33,19 @@ _EXTENSION = b"1;" + b"x" * 50_000 + b"\r\n \r\n"
 _COMMAND = (sys.executable, "-m", "rerank.commands.cli")
 
 
-def _by_upstream(beginning: bytes, piece: bytes) -> ServiceOf:
-    """A service with a rerank API that becomes hostile: it goes on sending `piece` after `beginning`."""
+async def _asked(target: Target) -> Counter[str]:
+    """The statuses of calls, four at a time, of the model that the attack adds, which may be refused at once."""
+    message = random_request(random.Random(0), _MODEL, 10, 300)
+
+    async def ask() -> str:
+        await asyncio.sleep(_PAUSE_S)
+        return await target.rerank(message, _TIMEOUT_S)
+
+    return await repeated(ask, _AT_ONCE)
+
+
+def _by_upstream(beginning: bytes, piece: bytes) -> Attack:
+    """Calls of a rerank API that becomes hostile: it goes on sending `piece` after `beginning`."""
 
     @contextmanager
     def prepare(folder: Path) -> Iterator[Mapping[str, object]]:
@@ -77,11 +88,11 @@ def _by_upstream(beginning: bytes, piece: bytes) -> ServiceOf:
             yield {"models": [{"name": _MODEL, "ranker": "api", "served_by": served}]}
             server.shutdown()
 
-    return ServiceOf(prepare)
+    return Attack(_asked, prepare)
 
 
-def _by_folder(damage: Callable[[Path], None]) -> ServiceOf:
-    """A service with a cross-encoder of one layer, loaded when it is asked for, whose folder is damaged."""
+def _by_folder(damage: Callable[[Path], None]) -> Attack:
+    """Calls of a cross-encoder of one layer, loaded when it is asked for, whose folder is damaged."""
 
     @contextmanager
     def prepare(folder: Path) -> Iterator[Mapping[str, object]]:
@@ -91,18 +102,12 @@ def _by_folder(damage: Callable[[Path], None]) -> ServiceOf:
 
         for name in ("tokenizer.json", "tokenizer_config.json"):
             (folder / name).write_bytes((locate_sparse_encoder(SPLADE_TINY) / name).read_bytes())
-        settings: dict[str, Any] = {
-            "num_labels": 1,
-            "hidden_size": 32,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-            "intermediate_size": 32,
-        }
-        BertForSequenceClassification(BertConfig(**settings)).save_pretrained(folder)
+        sizes: dict[str, Any] = {"num_labels": 1, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+        BertForSequenceClassification(BertConfig(**sizes)).save_pretrained(folder)
         damage(folder)
         yield {"models": [{"name": _MODEL, "ranker": "cross-encoder", "path": str(folder), "load": "request"}]}
 
-    return ServiceOf(prepare)
+    return Attack(_asked, prepare)
 
 
 def _changed(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
@@ -137,39 +142,7 @@ def _index(folder: Path) -> Iterator[Mapping[str, object]]:
     yield {"index": str(folder / "index")}
 
 
-@served_by(_by_upstream(b"", _CONTINUE))
-async def endless_continue(target: Target) -> Counter[str]:
-    """Four calls at a time of a rerank API that answers `100 Continue` without end."""
-    return await _asked(target)
-
-
-@served_by(_by_upstream(_CHUNKED, _EXTENSION))
-async def endless_chunk_extensions(target: Target) -> Counter[str]:
-    """The same with a body in chunks of one byte, whose extensions have 50 kB each."""
-    return await _asked(target)
-
-
-@served_by(_by_folder(_write_pieces))
-async def folder_of_many_pieces(target: Target) -> Counter[str]:
-    """Four calls at a time of a model whose tokenizer.json has a template of 100,000 pieces."""
-    return await _asked(target)
-
-
-@served_by(_by_folder(_write_layers))
-async def folder_of_many_layers(target: Target) -> Counter[str]:
-    """The same with a billion layers in config.json."""
-    return await _asked(target)
-
-
-@served_by(_by_folder(_write_pipe))
-async def folder_without_end(target: Target) -> Counter[str]:
-    """The same where the file of the weights is a pipe that nobody writes to."""
-    return await _asked(target)
-
-
-@served_by(ServiceOf(_index))
-async def shortened_vectors(target: Target) -> Counter[str]:
-    """Four searches at a time; in the middle, the file of the vectors is cut to half."""
+async def _shortened_vectors(target: Target) -> Counter[str]:
     draw = random.Random(0)
 
     async def cut() -> None:
@@ -183,8 +156,7 @@ async def shortened_vectors(target: Target) -> Counter[str]:
     return ends
 
 
-async def keys_added_at_once(target: Target) -> Counter[str]:
-    """Six processes that add a key to one file at once: as many must be in it as were told."""
+async def _keys_added_at_once(target: Target) -> Counter[str]:
     path = target.folder / "keys.yaml"
     options = [*_COMMAND, "keys", "add"]
     started = [
@@ -197,12 +169,18 @@ async def keys_added_at_once(target: Target) -> Counter[str]:
     return Counter({"told": told, "in the file": len(yaml.safe_load(path.read_text(encoding="utf-8")))})
 
 
-async def _asked(target: Target) -> Counter[str]:
-    """The statuses of calls of the model that the attack adds, which may be refused at once."""
-    message = random_request(random.Random(0), _MODEL, 10, 300)
-
-    async def ask() -> str:
-        await asyncio.sleep(_PAUSE_S)
-        return await target.rerank(message, _TIMEOUT_S)
-
-    return await repeated(ask, _AT_ONCE)
+ATTACKS: dict[str, Attack] = {
+    # A rerank API that answers `100 Continue` without end, and one whose chunks of one byte have extensions of 50 kB.
+    "endless-continue": _by_upstream(b"", _CONTINUE),
+    "endless-chunk-extensions": _by_upstream(_CHUNKED, _EXTENSION),
+    # A tokenizer.json with a template of 100,000 pieces.
+    "folder-of-many-pieces": _by_folder(_write_pieces),
+    # A billion layers in config.json.
+    "folder-of-many-layers": _by_folder(_write_layers),
+    # The file of the weights is a pipe that nobody writes to.
+    "folder-without-end": _by_folder(_write_pipe),
+    # Four searches at a time; in the middle, the file of the vectors is cut to half.
+    "shortened-vectors": Attack(_shortened_vectors, _index),
+    # Six processes that add a key to one file at once: as many must be in it as were told.
+    "keys-added-at-once": Attack(_keys_added_at_once),
+}

@@ -1,15 +1,15 @@
-"""A connection of an attack or a probe to the service, and the outcomes of its calls."""
+"""The service as an attack and an honest caller see it: calls, raw connections, and how they end."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import grpc
 
@@ -18,6 +18,8 @@ from rerank.v1 import rerank_pb2_grpc
 
 #: How long an attack that sends again and again goes on.
 LENGTH_S = 15.0
+#: Pause before a connection is tried again that was refused.
+_RETRY_S = 0.05
 #: Messages of any length, and a new connection for each channel.
 _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
@@ -33,10 +35,10 @@ class Target:
         address: HOST:PORT of gRPC.
         http_address: HOST:PORT of HTTP.
         metrics_address: HOST:PORT of /metrics.
-        folder: has what `ServiceOf.prepare` wrote.
+        folder: has what `Attack.prepare` wrote.
     """
 
-    def __init__(self, address: str, http_address: str, metrics_address: str = "", folder: Path = Path()) -> None:
+    def __init__(self, address: str, http_address: str = "", metrics_address: str = "", folder: Path = Path()) -> None:
         self.address, self.http_address, self.metrics_address = address, http_address, metrics_address
         self.folder = folder
         self.channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
@@ -48,10 +50,6 @@ class Target:
 
     async def __aexit__(self, *_: object) -> None:
         await self.channel.close()
-
-    def another(self) -> Target:
-        """A further connection to the same service."""
-        return Target(self.address, self.http_address, self.metrics_address, self.folder)
 
     async def rerank(self, message: pb.RerankRequest, timeout_s: float) -> str:
         """The status of a Rerank call, such as "OK"."""
@@ -68,46 +66,21 @@ class Target:
         return await status_of(call)
 
 
-#: Runs an attack until it ends; returns how often its calls ended with each status, such as {"OK": 3, "CANCELLED": 1}.
-Attack: TypeAlias = Callable[[Target], Awaitable[Counter[str]]]
-
-
 @dataclass(frozen=True)
-class ServiceOf:
-    """The service that an attack is made on.
+class Attack:
+    """An attack, and the service that it is made on.
 
     Attributes:
+        run: attacks until it ends; returns how often its calls ended with each status, such as
+            {"OK": 3, "CANCELLED": 1}.
         prepare: writes files to a folder, or starts servers, and yields settings next to the usual ones; its `models`
             are served beside the usual ones.
-        open_files: the number of files that it may open; None: as many as this process.
+        open_files: the number of files that the service may open; None: as many as this process.
     """
 
+    run: Callable[[Target], Coroutine[Any, Any, Counter[str]]]
     prepare: Callable[[Path], AbstractContextManager[Mapping[str, object]]] | None = None
     open_files: int | None = None
-
-
-#: Attacks on another service than the usual one.
-SERVICES: dict[Attack, ServiceOf] = {}
-
-
-def served_by(service: ServiceOf) -> Callable[[Attack], Attack]:
-    """Decorates an attack on this service."""
-
-    def registered(attack: Attack) -> Attack:
-        SERVICES[attack] = service
-        return attack
-
-    return registered
-
-
-def run_attack(attack: Attack, address: str, http_address: str, metrics_address: str, folder: Path) -> Counter[str]:
-    """Runs an attack on a service with these addresses, see Target; for a separate process."""
-
-    async def attacked() -> Counter[str]:
-        async with Target(address, http_address, metrics_address, folder) as target:
-            return await attack(target)
-
-    return asyncio.run(attacked())
 
 
 async def status_of(call: Any) -> str:
@@ -144,6 +117,50 @@ async def repeated(send: Callable[[], Awaitable[str]], at_once: int, stays: bool
 
     await asyncio.gather(*(repeat() for _ in range(at_once)))
     return ends
+
+
+async def held(
+    addresses: Iterable[str], first: bytes, then: bytes = b"", source: tuple[str, int] | None = None
+) -> Counter[str]:
+    """Holds a raw connection to each address for LENGTH_S; one that ends is opened again.
+
+    Returns how often one was refused or ended, and how many are open in the end.
+
+    Args:
+        first: is sent when a connection is open.
+        then: is sent for all that a connection receives.
+        source: the address that they come from; None: that of the honest caller.
+    """
+    end_s, ends = time.monotonic() + LENGTH_S, Counter[str]()
+
+    async def hold(address: str) -> None:
+        async for reader, writer in connections(address, end_s, ends, source):
+            try:
+                async with asyncio.timeout(end_s - time.monotonic()) as limit:
+                    writer.write(first)
+                    while await reader.read(65_536):
+                        writer.write(then)
+            except (OSError, TimeoutError):
+                pass
+            ends["open" if limit.expired() else "ended by the service"] += 1
+
+    await asyncio.gather(*map(hold, addresses))
+    return ends
+
+
+async def connections(
+    address: str, end_s: float, ends: Counter[str], source: tuple[str, int] | None = None
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Opens connections one after another until a time, and ends each before the next; counts those refused."""
+    while time.monotonic() < end_s:
+        try:
+            reader, writer = await asyncio.open_connection(*address_of(address), local_addr=source)
+        except OSError:
+            ends["refused"] += 1
+            await asyncio.sleep(_RETRY_S)
+            continue
+        yield reader, writer
+        writer.transport.abort()
 
 
 def address_of(target: str) -> tuple[str, int]:

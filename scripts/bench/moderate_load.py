@@ -52,7 +52,7 @@ async def _measure(address: str, model: str, loads: list[float], calls: int, dea
         for _ in range(_CALLS_OF_EACH):
             await send(target, _TIMEOUT_S)
 
-    async with Target(address, "") as target:
+    async with Target(address) as target:
         await ask(target)  # warms it up
         start_s = time.perf_counter()
         await asyncio.gather(*(ask(target) for _ in range(_CALLERS)))

@@ -16,7 +16,7 @@ from rerank.config import ApiModel, Limits, load_config
 from rerank.protobuf.messages import rerank_request
 from rerank.v1 import rerank_pb2 as pb
 from scripts.attacks import __main__ as attacks
-from scripts.attacks.target import SERVICES
+from scripts.attacks.table import ATTACKS
 
 
 @pytest.mark.parametrize("name", ["cancelled-encoding", "long-passages-to-first", "narrow-windows", "large-requests"])
@@ -25,14 +25,15 @@ def test_worst_requests_are_allowed(name: str) -> None:
     sent: list[pb.RerankRequest] = []
 
     class Recorder:
-        async def rerank(self, message: pb.RerankRequest, _: float) -> str:
+        async def rerank(self, message: pb.RerankRequest, timeout_s: float) -> str:
             sent.append(message)
             return "OK"
 
-        cancelled_rerank = rerank
+        async def cancelled_rerank(self, message: pb.RerankRequest, after_s: float) -> str:
+            return await self.rerank(message, after_s)
 
     recorder: Any = Recorder()
-    asyncio.run(attacks.ATTACKS[name](recorder))
+    asyncio.run(ATTACKS[name].run(recorder))
     limits = Limits()
     assert sent[0].ByteSize() <= limits.max_message_bytes
     assert rerank_request(sent[0]).checked(limits).candidates
@@ -41,7 +42,7 @@ def test_worst_requests_are_allowed(name: str) -> None:
 @pytest.mark.parametrize("name", ["endless-continue", "endless-chunk-extensions"])
 def test_upstream_answers_some_requests_and_then_without_end(name: str, tmp_path: Path) -> None:
     """Otherwise its model would not be served, and nobody would ask it."""
-    prepare = SERVICES[attacks.ATTACKS[name]].prepare
+    prepare = ATTACKS[name].prepare
     assert prepare is not None
     with prepare(tmp_path) as further:
         (model,) = load_config(None, models=further["models"]).models
