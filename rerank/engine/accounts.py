@@ -8,7 +8,6 @@ queue drop: Suter et al., 1998).
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,6 +31,13 @@ class Shared(Enum):
     def __init__(self, setting: str, unit: str) -> None:
         self.setting, self.unit = setting, unit
 
+    __hash__ = object.__hash__  # Enum's is written in Python, and each call looks members up some sixty times
+
+
+def _nothing() -> dict[Shared, int]:
+    """No amount of any resource."""
+    return {Shared.CALLS: 0, Shared.BYTES: 0, Shared.TOKENS: 0}
+
 
 @dataclass(eq=False)
 class CallUsage:
@@ -50,7 +56,7 @@ class CallUsage:
     quotas: Mapping[Shared, int] = field(default_factory=dict)
     give_way: Callable[[], None] | None = None
     is_idle: bool = False
-    held: Counter[Shared] = field(default_factory=Counter)
+    held: dict[Shared, int] = field(default_factory=_nothing)
     ended_by: Overloaded | None = None
 
 
@@ -58,7 +64,7 @@ class CallUsage:
 class _Account:
     """The resources that a caller uses, and its calls in the order of their arrival."""
 
-    held: Counter[Shared] = field(default_factory=Counter)
+    held: dict[Shared, int] = field(default_factory=_nothing)
     calls: dict[CallUsage, None] = field(default_factory=dict)
 
 
@@ -72,7 +78,7 @@ class Accounts:
     def __init__(self, limits: Mapping[Shared, int]) -> None:
         self.limits = dict(limits)
         self._accounts: dict[str, _Account] = {}
-        self._held = Counter[Shared]()
+        self._held = _nothing()
         self._ending = set[CallUsage]()
 
     def check_quota(self, usage: CallUsage, kind: Shared, amount: int) -> None:
@@ -120,15 +126,24 @@ class Accounts:
             return
         self._add(account, usage, kind, -usage.held[kind])
         if not any(usage.held.values()):
-            del account.calls[usage]
-        if not account.calls:
-            del self._accounts[usage.name]
+            self._close(account, usage)
 
     def leave(self, usage: CallUsage) -> None:
         """Releases all resources of a call that has ended."""
         self._ending.discard(usage)
-        for kind in Shared:
-            self.release(usage, kind)
+        account = self._accounts.get(usage.name)
+        if account is None or usage not in account.calls:
+            return
+        for kind, amount in usage.held.items():
+            if amount:
+                self._add(account, usage, kind, -amount)
+        self._close(account, usage)
+
+    def _close(self, account: _Account, usage: CallUsage) -> None:
+        """Removes a call that uses nothing from its account, and an account without calls."""
+        del account.calls[usage]
+        if not account.calls:
+            del self._accounts[usage.name]
 
     @contextmanager
     def acquired(self, usage: CallUsage, kind: Shared, amount: int, retry_s: Callable[[], float]) -> Iterator[None]:
@@ -145,10 +160,11 @@ class Accounts:
 
     def _calls_to_end(self, usage: CallUsage, kind: Shared, amount: int) -> list[CallUsage] | None:
         """The calls that must give way so that an amount fits; None if it does not fit even then."""
-        excess = self._held[kind] + amount - self.limits[kind] if self._held[kind] else 0
+        excess = self._held[kind] + amount - self.limits[kind]
+        if excess <= 0 or not self._held[kind]:
+            return []
         ended = dict[CallUsage, None]()
-        others = self._accounts.items() if excess > 0 else ()
-        left = {name: account.held[kind] for name, account in others if name != usage.name}
+        left = {name: account.held[kind] for name, account in self._accounts.items() if name != usage.name}
         needed = self.held_by(usage.name, kind) + amount
         while excess > 0:
             call = self._next_to_end(kind, left, needed, ended)

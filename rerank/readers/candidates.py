@@ -19,6 +19,7 @@ from rerank.readers.rows import (
     as_object,
     distinct,
     id_of,
+    id_value,
     json_object,
     json_rows,
     list_of,
@@ -29,6 +30,7 @@ from rerank.readers.rows import (
     passage_of_row,
     text_field_of,
     text_of,
+    text_value,
     within,
 )
 from rerank.types import CANDIDATE_FORMS, Passage, Query
@@ -93,9 +95,9 @@ def _passage(candidate: object, index: str) -> Passage:
         case Passage():
             return candidate
         case str():
-            return _from_mapping({"doc_id": index, "text": candidate})
+            return Passage(index, text_value(candidate, "text"))
         case (doc_id, text):
-            return _from_mapping({"doc_id": doc_id, "text": text})
+            return Passage(id_value(doc_id, "doc_id"), text_value(text, "text"))
         case Mapping():
             if unread := candidate.keys() - set(FIELDS):
                 _warn_once(listed(sorted(map(str, unread))))

@@ -263,7 +263,7 @@ def id_of(row: Mapping[str, Any], names: Sequence[str]) -> str:
     Raises:
         BadRow: none of the fields is there, two of them differ, or the id is of another type.
     """
-    found = {name: _id(row[name], name) for name in names if name in row}
+    found = {name: id_value(row[name], name) for name in names if name in row}
     if not found:
         raise missing(one_of(names), row)
     if len(set(found.values())) > 1:
@@ -279,22 +279,22 @@ def passage_of_row(row: Mapping[str, Any], id_names: Sequence[str]) -> tuple[str
 
 def text_field_of(row: Mapping[str, Any]) -> str:
     """The first of `TEXT_FIELDS` that a row has. Raises: BadRow if it has none."""
-    found = next((name for name in TEXT_FIELDS if name in row), None)
-    if found is None:
-        raise missing(one_of(TEXT_FIELDS), row)
-    return found
+    for name in TEXT_FIELDS:
+        if name in row:
+            return name
+    raise missing(one_of(TEXT_FIELDS), row)
 
 
 def text_of(row: Mapping[str, Any], name: str) -> str:
     """The text in a field. Raises: BadRow when the row lacks it, or when it is not a text that UTF-8 can hold."""
     if name not in row:
         raise missing(name, row)
-    return _text(row[name], name)
+    return text_value(row[name], name)
 
 
 def optional_text_of(row: Mapping[str, Any], name: str) -> str:
     """The text in a field; empty if the field is missing or null. Raises: BadRow as `text_of` does."""
-    return "" if row.get(name) is None else _text(row[name], name)
+    return "" if row.get(name) is None else text_value(row[name], name)
 
 
 def optional_number_of(row: Mapping[str, Any], name: str) -> float | None:
@@ -338,15 +338,17 @@ def _shown(name: object) -> str:
     return text if text.isprintable() and len(text) <= _SHOWN_CHARS else reprlib.repr(text)
 
 
-def _id(value: object, name: str) -> str:
+def id_value(value: object, name: str) -> str:
+    """An id of the field `name`, a string or an integer, as text. Raises: BadRow if it is something else."""
     if isinstance(value, str):
-        return _text(value, name)
+        return text_value(value, name)
     if not isinstance(value, bool) and isinstance(value, Integral):
         return str(value)
     raise BadRow(f"has {reprlib.repr(value)} as {name}; give a string or an integer")
 
 
-def _text(value: object, name: str) -> str:
+def text_value(value: object, name: str) -> str:
+    """A text of the field `name`. Raises: BadRow if it is none, or none that UTF-8 can hold."""
     if not isinstance(value, str):
         raise BadRow(f"has {reprlib.repr(value)} as {name}; give a string")
     try:
