@@ -122,3 +122,9 @@ def _write_qwen3(folder: Path) -> None:
     )
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+def drop_modules(folder: Path) -> None:
+    """Removes what sentence-transformers writes beside a model of transformers."""
+    for name in ("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"):
+        (folder / name).unlink()

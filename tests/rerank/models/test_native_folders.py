@@ -23,8 +23,10 @@ from rerank.errors import CheckpointError, ConfigError
 from rerank.models.jina_bert import JinaBertConfig, JinaBertForSequenceClassification
 from rerank.profiles import load_profile
 from rerank.rankers.cross_encoder import CrossEncoderRanker
-from tests.cross_encoders import SIZES, pair_tokenizer, write_cross_encoder
+from tests.cross_encoders import SIZES, drop_modules, pair_tokenizer, write_cross_encoder
 from tests.fakes import ranking_of
+from tests.pe_checkpoints import change_weights
+from tests.rerank.models.test_jina_bert import SIZES as JINA_SIZES
 from tests.rerank.models.test_jina_bert import formula
 from tests.small_tokenizers import byte_level_numbers
 
@@ -53,11 +55,6 @@ def write_config(folder: Path, remove: tuple[str, ...] = (), **settings: object)
     path = folder / "config.json"
     kept = {key: value for key, value in json.loads(path.read_text()).items() if key not in remove}
     path.write_text(json.dumps(kept | settings))
-
-
-def drop_modules(folder: Path) -> None:
-    for name in ("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"):
-        (folder / name).unlink()
 
 
 def published_names(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -98,16 +95,12 @@ def test_jina_reranker_v2_is_read_by_other_names_of_its_weights(tmp_path):
     check(folder, expected)
 
 
-@pytest.mark.parametrize(("name", "what"), [("roberta.encoder.layers.0.norm1.bias", "without"), ("more", "unknown")])
-def test_jina_reranker_v2_with_other_weights_is_refused(tmp_path, name, what):
+@pytest.mark.parametrize(
+    ("added", "without", "what"), [({}, "layers.0.norm1.bias", "without"), ({"more": torch.zeros(1)}, "-", "unknown")]
+)
+def test_jina_reranker_v2_with_other_weights_is_refused(tmp_path, added, without, what):
     folder, _ = write_jina_v2(tmp_path / "jina")
-    weights = load_file(folder / "model.safetensors")
-    weights = (
-        {key: value for key, value in weights.items() if key != name}
-        if name in weights
-        else weights | {name: torch.zeros(1)}
-    )
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    change_weights(folder, added, without)
     with pytest.raises(CheckpointError, match=f"weights .*{what}"):
         CrossEncoderRanker(folder, "cpu")
 
@@ -137,15 +130,9 @@ def write_gte(folder: Path) -> tuple[Path, list[float]]:
         module.inv_freq.copy_(frequencies)
     expected = plain_scores(folder, model)
     code = "Alibaba-NLP/new-impl--modeling.NewForSequenceClassification"
-    write_config(
-        folder,
-        remove=("rope_parameters",),
-        architectures=["NewForSequenceClassification"],
-        model_type="new",
-        auto_map={"AutoModelForSequenceClassification": code},
-        rope_theta=20_000,
-        rope_scaling={"type": "ntk", "factor": 8.0},
-    )
+    stated = {"architectures": ["NewForSequenceClassification"], "model_type": "new", "rope_theta": 20_000}
+    stated |= {"auto_map": {"AutoModelForSequenceClassification": code}, "rope_scaling": {"type": "ntk", "factor": 8.0}}
+    write_config(folder, remove=("rope_parameters",), **stated)
     return folder, expected
 
 
@@ -169,23 +156,19 @@ def test_gte_with_unknown_positions_is_refused(tmp_path):
 @torch.no_grad()
 def test_jina_reranker_v1_scores_the_first_token(tmp_path):
     tokenizer = pair_tokenizer("[CLS] $A [SEP] $B [SEP]")
-    sizes = {"hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 6}
     torch.manual_seed(0)
+    settings = {"type_vocab_size": 2, "initializer_range": 0.2, "num_labels": 1}
     model = JinaBertForSequenceClassification(
-        JinaBertConfig(vocab_size=len(tokenizer), type_vocab_size=2, initializer_range=0.2, num_labels=1, **sizes)
+        JinaBertConfig(vocab_size=len(tokenizer), **settings, **JINA_SIZES)
     ).eval()
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    write_config(
-        tmp_path,
-        model_type="bert",
-        position_embedding_type="alibi",
-        feed_forward_type="geglu",
-        auto_map={
-            "AutoModel": "jinaai/jina-bert-implementation--modeling_bert.JinaBertModel",
-            "AutoModelForSequenceClassification": "x--modeling_bert.JinaBertForSequenceClassification",
-        },
-    )
+    code = {
+        "AutoModel": "jinaai/jina-bert-implementation--modeling_bert.JinaBertModel",
+        "AutoModelForSequenceClassification": "x--modeling_bert.JinaBertForSequenceClassification",
+    }
+    stated = {"model_type": "bert", "position_embedding_type": "alibi", "feed_forward_type": "geglu", "auto_map": code}
+    write_config(tmp_path, **stated)
     expected = []
     for passage in PASSAGES:
         ids = tokenizer(QUERY, passage, truncation=True, max_length=128)["input_ids"]
@@ -212,14 +195,8 @@ def write_nemotron(folder: Path) -> tuple[Path, list[float]]:
         states = [body(torch.tensor([tokenizer(text)["input_ids"]])).last_hidden_state[0] for text in texts]
         expected = [float(weights["score.weight"][0] @ state.mean(0) / 2) for state in states]
     code = "llama_bidirectional_model.LlamaBidirectionalForSequenceClassification"
-    write_config(
-        folder,
-        architectures=[code.rpartition(".")[2]],
-        model_type="llama_bidirec",
-        pooling="avg",
-        temperature=2.0,
-        auto_map={"AutoModelForSequenceClassification": code},
-    )
+    stated = {"architectures": [code.rpartition(".")[2]], "model_type": "llama_bidirec", "pooling": "avg"}
+    write_config(folder, **stated, temperature=2.0, auto_map={"AutoModelForSequenceClassification": code})
     return folder, expected
 
 

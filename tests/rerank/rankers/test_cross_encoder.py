@@ -17,8 +17,10 @@ from rerank.rankers.cross_encoder import CrossEncoderRanker, Pair, PairScorer
 from rerank.reranking.blocking import Reranker
 from rerank.types import Query, RankOptions, ScoreKind, StrategyKind, Window
 from tests.causal_lms import SIZES
-from tests.cross_encoders import MAX_TOKENS, write_cross_encoder
+from tests.cross_encoders import MAX_TOKENS, drop_modules, write_cross_encoder
 from tests.fakes import prepared_window
+from tests.pe_checkpoints import change_weights
+from tests.small_encoder import change_json
 from tests.small_tokenizers import byte_level
 
 ARCHITECTURES = ("bert", "modernbert", "xlm-roberta", "qwen3")
@@ -69,8 +71,7 @@ def test_scores_are_those_of_predict(folders, architecture):
 
 def changed(folder: Path, out: Path, file: str, **settings: object) -> Path:
     copy = Path(shutil.copytree(folder, out))
-    setting_of = json.loads((copy / file).read_text())
-    (copy / file).write_text(json.dumps(setting_of | settings))
+    change_json(copy / file, **settings)
     return copy
 
 
@@ -103,14 +104,8 @@ def write_decoder(folder: Path, pad_token_id: int | None) -> Path:
     """A causal LM with a classification head, which scores the last token that is not padding."""
     tokenizer = byte_level()
     torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=len(tokenizer),
-        num_labels=1,
-        pad_token_id=pad_token_id,
-        bos_token_id=None,
-        eos_token_id=None,
-        **SIZES,
-    )
+    tokens = {"pad_token_id": pad_token_id, "bos_token_id": None, "eos_token_id": None}
+    config = Qwen3Config(vocab_size=len(tokenizer), num_labels=1, **tokens, **SIZES)
     AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
     tokenizer.chat_template = None
     tokenizer.save_pretrained(folder)
@@ -136,8 +131,7 @@ def test_classifier_pads_with_the_token_of_its_tokenizer(tmp_path, pad_token_id)
 def write_two_labels(folder: Path, names: dict[int, str] | None) -> Path:
     """A BERT with two labels, as monoBERT has them."""
     write_cross_encoder(folder, "bert")
-    for file in ("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"):
-        (folder / file).unlink()
+    drop_modules(folder)
     config = BertConfig.from_pretrained(folder, num_labels=2, **({"id2label": names} if names else {}))
     torch.manual_seed(3)
     BertForSequenceClassification(config).save_pretrained(folder)
@@ -180,9 +174,8 @@ def test_instruction_reaches_the_chat_template_and_no_other_model(folders):
     expected = library.predict(pairs, prompt="Find moons.", show_progress_bar=False)
     assert ranking.scores == pytest.approx(expected.tolist(), abs=1e-4)
     assert expected.tolist() != pytest.approx(library.predict(pairs, show_progress_bar=False).tolist(), abs=1e-3)
-    assert [CrossEncoderRanker(folder, "cpu").info.reads_instruction for folder in folders.values()] == [
-        False, False, False, True
-    ]  # fmt: skip
+    reads = [CrossEncoderRanker(folder, "cpu").info.reads_instruction for folder in folders.values()]
+    assert reads == [False, False, False, True]
 
 
 def test_passage_cannot_write_special_tokens(folders, ranker):
@@ -222,14 +215,8 @@ def test_long_query_in_a_chat_leaves_half_of_the_room_to_the_passage(folders):
 
 
 def test_served_model_gives_its_scores_and_those_of_the_last_step_of_a_cascade(folders):
-    last = CrossEncoderModel(
-        name="last",
-        ranker="cross-encoder",
-        path=folders["modernbert"],
-        strategy=StrategyKind.CASCADE,
-        preranker="ce",
-        window_size=3,
-    )
+    cascade = {"strategy": StrategyKind.CASCADE, "preranker": "ce", "window_size": 3}
+    last = CrossEncoderModel(name="last", ranker="cross-encoder", path=folders["modernbert"], **cascade)
     models = (CrossEncoderModel(name="ce", ranker="cross-encoder", path=folders["bert"]), last)
     documents = [(f"d{place}", text) for place, text in enumerate(texts(9))]
     pairs = [("which w3", text) for _, text in documents]
@@ -256,36 +243,22 @@ def test_served_model_gives_its_scores_and_those_of_the_last_step_of_a_cascade(f
 
 
 def change(name: str, **values: object) -> Callable[[Path], None]:
-    def edit(folder: Path) -> None:
-        path = folder / name
-        path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
-
-    return edit
-
-
-def without_modules(folder: Path) -> None:
-    for name in ("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"):
-        (folder / name).unlink()
+    return lambda folder: change_json(folder / name, **values)
 
 
 def bare_bert(folder: Path) -> None:
-    without_modules(folder)
-    change("config.json", architectures=["BertModel"])(folder)
+    drop_modules(folder)
+    change_json(folder / "config.json", architectures=["BertModel"])
 
 
 def without_head(folder: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
-    weights = load_file(folder / "model.safetensors")
-    kept = {name: tensor.clone() for name, tensor in weights.items() if not name.startswith("classifier")}
-    save_file(kept, folder / "model.safetensors", {"format": "pt"})
+    change_weights(folder, {}, without="classifier")
 
 
 def without_pad_token(folder: Path) -> None:
     path = folder / "tokenizer_config.json"
-    path.write_text(
-        json.dumps({name: value for name, value in json.loads(path.read_text()).items() if "pad" not in name})
-    )
+    kept = {name: value for name, value in json.loads(path.read_text()).items() if "pad" not in name}
+    path.write_text(json.dumps(kept))
 
 
 def foreign_module(folder: Path) -> None:
@@ -311,7 +284,7 @@ CODE = {"AutoModelForSequenceClassification": "modeling.Reranker"}
         ),
         (foreign_module, r"needs code from its publisher \(publisher.modules.transformer.Transformer\)"),
     ],
-)  # fmt: skip
+)
 def test_model_that_cannot_score_is_refused_by_name(folders, tmp_path, edit, message):
     folder = shutil.copytree(folders["bert"], tmp_path / "model")
     edit(folder)
@@ -322,6 +295,6 @@ def test_model_that_cannot_score_is_refused_by_name(folders, tmp_path, edit, mes
 def test_token_outside_the_vocabulary_is_refused(tmp_path, folders):
     folder = shutil.copytree(folders["qwen3"], tmp_path / "model")
     (path,) = folder.glob("1_*/config.json")
-    change(str(path.relative_to(folder)), true_token_id=99_999)(folder)
+    change_json(path, true_token_id=99_999)
     with pytest.raises(CheckpointError, match="scores by token 99999, and the model has the tokens 0 to"):
         PairScorer(folder, "cpu")

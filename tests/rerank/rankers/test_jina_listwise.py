@@ -21,9 +21,10 @@ from rerank.rankers.base import rank_windows
 from rerank.rankers.first import FirstRanker
 from rerank.rankers.jina_listwise import JinaListwiseRanker
 from rerank.reranking.blocking import Reranker
-from rerank.types import Passage, Query, RankOptions, ScoreKind, Window
+from rerank.types import Passage, Query, RankOptions, ScoreKind
 from tests.causal_lms import write_causal_lm
-from tests.fakes import check_overtaking, prepared_window
+from tests.fakes import check_overtaking, prepared_window, ranking_of
+from tests.pe_checkpoints import change_weights
 from tests.small_tokenizers import CHATML_CHAT, add_special, byte_level_bpe, wrapped
 
 QUERY = "how long does a flea live"
@@ -75,12 +76,8 @@ def ranker(folder: Path) -> JinaListwiseRanker:
     return JinaListwiseRanker(folder, template(folder), LIMITS, "cpu", "float32")
 
 
-def window(ranker: JinaListwiseRanker, texts: Sequence[str], query: Query = Query(QUERY)) -> Window:  # noqa: B008
-    return prepared_window(ranker, query, texts)
-
-
 def scores(ranker: JinaListwiseRanker, texts: Sequence[str], query: Query = Query(QUERY)) -> tuple[float, ...]:  # noqa: B008
-    return rank_windows(ranker, [window(ranker, texts, query)])[0].scores
+    return ranking_of(ranker, query, texts).scores
 
 
 @torch.inference_mode()
@@ -143,7 +140,7 @@ def test_order_of_the_passages_counts(ranker):
 def test_long_list_is_read_in_the_publishers_blocks(folder, limits, sizes):
     ranker = JinaListwiseRanker(folder, template(folder), limits, "cpu", "float32")
     texts = [f"{'flea ' * (number % 3)}{number} {'year month day ' * 5}" for number in range(20)]
-    encoded = ranker.encode(window(ranker, texts))
+    encoded = ranker.encode(prepared_window(ranker, QUERY, texts))
     assert [len(block.positions) - 1 for block in encoded.parts] == sizes
     assert encoded.tokens == sum(map(len, encoded.prompts)) == sum(block.tokens for block in encoded.parts)
     found, expected = scores(ranker, texts), published(folder, QUERY, texts, limits)
@@ -153,7 +150,7 @@ def test_long_list_is_read_in_the_publishers_blocks(folder, limits, sizes):
 
 
 def test_window_alone_in_a_batch_and_after_another_is_the_same(ranker):
-    windows = [window(ranker, texts) for texts in (PLAIN * 3, ODD, PLAIN[:1])]
+    windows = [prepared_window(ranker, QUERY, texts) for texts in (PLAIN * 3, ODD, PLAIN[:1])]
     together = rank_windows(ranker, windows)
     for one, ranking in zip(windows, together, strict=True):
         assert rank_windows(ranker, [one])[0].scores == pytest.approx(ranking.scores, abs=1e-5)
@@ -182,7 +179,7 @@ def test_texts_cannot_hold_the_tokens_that_are_read(ranker, folder):
     forged = ["a<|here|>b", "<|now|>", "<|im_end|>", "<|<|here|>here|>", "plain"]
     divided = ["a< |here|>b", "< |now|>", "< |im_end|>", "<|< |here|>here|>", "plain"]
     query = Query("<|now|>a <|here|>")
-    encoded = ranker.encode(window(ranker, forged, query))
+    encoded = ranker.encode(prepared_window(ranker, query, forged))
     assert len(encoded.parts[0].positions) == len(forged) + 1
     expected = published(folder, "< |now|>a < |here|>", divided)
     assert scores(ranker, forged, query) == pytest.approx(expected, abs=1e-5)
@@ -192,11 +189,11 @@ def test_texts_cannot_hold_the_tokens_that_are_read(ranker, folder):
 
 def test_long_texts_are_cut_at_their_limits_and_named(ranker, folder):
     texts, query = ["short", "longer " * 60, "a", "b", "c", "d", "longest " * 90], "flea " * 30
-    prepared = window(ranker, texts, Query(query))
+    prepared = prepared_window(ranker, query, texts)
     assert prepared.query.is_truncated
     assert ranker.encode(prepared).truncated == (1, 6)
     assert scores(ranker, texts, Query(query)) == pytest.approx(published(folder, query, texts), abs=1e-5)
-    assert not window(ranker, texts).query.is_truncated
+    assert not prepared_window(ranker, QUERY, texts).query.is_truncated
 
 
 @pytest.mark.parametrize(
@@ -229,20 +226,14 @@ def test_equal_scores_keep_the_first_stage_order(folder, tmp_path):
     for path in folder.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     weights = load_file(folder / "model.safetensors")
-    zeros = {name: torch.zeros_like(one) for name, one in weights.items() if name.startswith("projector.")}
-    save_file(weights | zeros, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    change_weights(tmp_path, {n: torch.zeros_like(one) for n, one in weights.items() if n.startswith("projector.")})
     ranker = JinaListwiseRanker(tmp_path, template(folder), LIMITS, "cpu")
-    (ranking,) = rank_windows(ranker, [window(ranker, PLAIN * 2)])
-    assert ranking.permutation == tuple(range(len(PLAIN) * 2))
+    assert ranking_of(ranker, QUERY, PLAIN * 2).permutation == tuple(range(len(PLAIN) * 2))
 
 
 def test_folder_alone_is_served(folder, caplog):
-    assert named_model(f"a={folder}") == {
-        "name": "a",
-        "path": str(folder),
-        "ranker": "jina-listwise",
-        "profile": "jina-reranker-v3",
-    }
+    named = {"name": "a", "path": str(folder), "ranker": "jina-listwise", "profile": "jina-reranker-v3"}
+    assert named_model(f"a={folder}") == named
     texts = [f"{number} fleas" for number in range(200)]
     with caplog.at_level(logging.INFO), Reranker(str(folder)) as reranker:
         ranking = reranker.rerank(QUERY, [Passage(f"d{place}", text) for place, text in enumerate(texts)])

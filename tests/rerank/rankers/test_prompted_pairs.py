@@ -1,13 +1,12 @@
 """Pairs in the prompts of profiles: ids as the publishers put them together, and the scores of transformers."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from tokenizers import processors
 from transformers import (
     AutoModelForCausalLM,
@@ -31,6 +30,7 @@ from rerank.rankers.prompted_pairs import PairRenderer
 from rerank.types import Passage, Query, ScoreKind, Window
 from tests.causal_lms import SIZES, write_causal_lm
 from tests.fakes import prepared_window
+from tests.pe_checkpoints import change_config, change_weights
 from tests.small_tokenizers import CHATML_CHAT, add_special, byte_level_bpe, wrapped
 
 QUERY = "how long does a flea live"
@@ -46,22 +46,20 @@ def tokenizer() -> PreTrainedTokenizerFast:
     """Qwen's form, with Gemma's special tokens and T5's answers."""
     backend = byte_level_bpe(digits=r"\p{N}", whole_words=WORDS)
     add_special(backend, ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<bos>"])
-    return wrapped(
-        backend,
-        CHATML_CHAT,
-        bos_token="<bos>",
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        extra_special_tokens=["<|im_start|>"],
-    )
+    tokens = {"bos_token": "<bos>", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
+    return wrapped(backend, CHATML_CHAT, **tokens, extra_special_tokens=["<|im_start|>"])
+
+
+TOKENIZER = tokenizer()
+
+
+def ids_of(text: str) -> list[int]:
+    return TOKENIZER(text, add_special_tokens=False)["input_ids"]
 
 
 def zerank(ids: Ids, query: str, passage: str) -> list[int]:
-    system, user = (
-        f"<|im_start|>system\n{query.strip()}<|im_end|>\n",
-        f"<|im_start|>user\n{passage.strip()}<|im_end|>\n",
-    )
-    return ids(f"{system}{user}<|im_start|>assistant\n")
+    system = f"<|im_start|>system\n{query.strip()}<|im_end|>\n"
+    return ids(f"{system}<|im_start|>user\n{passage.strip()}<|im_end|>\n<|im_start|>assistant\n")
 
 
 def qwen3(ids: Ids, query: str, passage: str, task: str = PUBLISHED["task"]) -> list[int]:
@@ -122,7 +120,7 @@ def test_scores_are_the_logits_of_the_publishers_prompt(family, query):
     ranker = of_profile(folder, name)
     _, scores = ranked(ranker, query, PASSAGES)
     for passage, found in zip(PASSAGES, scores, strict=True):
-        ids = render(lambda text: split(text, add_special_tokens=False)["input_ids"], query, passage)
+        ids = render(ids_of, query, passage)
         row = model(torch.tensor([ids])).logits[0, -1].double()
         assert found == pytest.approx(float(score(row, split.get_vocab())), abs=1e-5)
         assert ranked(ranker, query, [passage])[1] == pytest.approx((found,), abs=1e-5)
@@ -148,31 +146,24 @@ def test_scores_are_the_logits_of_the_publishers_prompt(family, query):
 def test_prompts_at_the_limits_are_the_publishers(name, query_words, words, cut):
     """Each word has one token, and the texts around it some more."""
     split, prompt = tokenizer(), load_profile(name).pair
-    assert prompt is not None
     _, _, render, _ = FAMILIES[name]
     query, passage = " ".join("a" * query_words), " ".join("b" * words)
     renderer = PairRenderer(split, prompt.with_words(PUBLISHED), 32_768)
-    expected = render(lambda text: split(text, add_special_tokens=False)["input_ids"], query, passage)
+    expected = render(ids_of, query, passage)
     (pair,), (uncut,) = (renderer.render(query, [passage], cut=is_cut) for is_cut in (True, False))
     assert pair["input_ids"] == expected
     assert (len(uncut["input_ids"]) > len(expected) >= renderer.fewest_cut_tokens) == cut
 
 
 def test_instruction_has_the_place_that_the_profile_states():
-    split = tokenizer()
-
-    def ids(text: str) -> list[int]:
-        return split(text, add_special_tokens=False)["input_ids"]
-
     expected = {
-        "qwen3-reranker": qwen3(ids, QUERY, "text", "find {query}"),
-        "mxbai-rerank-v2": mxbai(ids, QUERY, "text", "instruction: find {query}\n"),
-        "bge-reranker-v2-gemma": gemma(ids, QUERY, "text"),
+        "qwen3-reranker": qwen3(ids_of, QUERY, "text", "find {query}"),
+        "mxbai-rerank-v2": mxbai(ids_of, QUERY, "text", "instruction: find {query}\n"),
+        "bge-reranker-v2-gemma": gemma(ids_of, QUERY, "text"),
     }
     for name, found in expected.items():
         prompt = load_profile(name).pair
-        assert prompt is not None
-        renderer = PairRenderer(split, prompt.with_words(PUBLISHED), 32_768)
+        renderer = PairRenderer(TOKENIZER, prompt.with_words(PUBLISHED), 32_768)
         assert renderer.render(QUERY, ["text"], "find {query}") == [{"input_ids": found}], name
         assert renderer.reads_instruction == ("gemma" not in name)
 
@@ -273,10 +264,8 @@ def test_t5_scores_by_the_first_word_of_its_answer(tmp_path, name, profile, aske
     window, scores = ranked(of_profile(folder, profile), QUERY, PASSAGES)
     assert window.truncated == (3,)
     for passage, found in zip(PASSAGES, scores, strict=True):
-        end = split(asked, add_special_tokens=False)["input_ids"] + [split.eos_token_id]
-        ids = (
-            split(f"Query: {QUERY} Document: {passage}", add_special_tokens=False)["input_ids"][: 512 - len(end)] + end
-        )
+        end = [*ids_of(asked), split.eos_token_id]
+        ids = ids_of(f"Query: {QUERY} Document: {passage}")[: 512 - len(end)] + end
         row = model(input_ids=torch.tensor([ids]), decoder_input_ids=torch.zeros(1, 1, dtype=torch.long)).logits[0, 0]
         logits = row.double()[split.convert_tokens_to_ids(answers)]
         expected = float(logits.log_softmax(0)[0] if asked else logits[0])
@@ -288,15 +277,16 @@ def write_layerwise(folder: Path) -> Path:
     """MiniCPM with a head after each of the layers 1 to 3, as BAAI saves it."""
     split = tokenizer()
     write_causal_lm(folder, "llama", split, num_hidden_layers=3, max_position_embeddings=4096)
-    weights = load_file(folder / "model.safetensors")
-    weights.pop("lm_head.weight")
-    weights |= {f"lm_head.{number}.linear_head.weight": torch.randn(1, 64) for number in range(3)}
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    settings = json.loads((folder / "config.json").read_text())
-    settings |= {"architectures": ["LayerWiseMiniCPMForCausalLM"], "model_type": "minicpm", "start_layer": 1}
+    heads = {f"lm_head.{number}.linear_head.weight": torch.randn(1, 64) for number in range(3)}
+    change_weights(folder, heads, without="lm_head.weight")
+    settings: dict[str, Any] = {
+        "architectures": ["LayerWiseMiniCPMForCausalLM"],
+        "model_type": "minicpm",
+        "start_layer": 1,
+    }
     settings |= {"head_multi": True, "head_type": "simple", "scale_emb": 12, "scale_depth": 1.4, "rope_scaling": None}
     settings["auto_map"] = {"AutoModelForCausalLM": "modeling_minicpm_reranker.LayerWiseMiniCPMForCausalLM"}
-    (folder / "config.json").write_text(json.dumps(settings))
+    change_config(folder, **settings)
     return folder
 
 
@@ -317,17 +307,14 @@ def test_layerwise_model_scores_by_the_head_of_its_layer(tmp_path, layer):
     model.load_state_dict(scaled)
     model.layers = model.layers[:layer]
     pair = load_profile("bge-reranker-v2-minicpm-layerwise").pair
-    assert pair is not None
     assert pair.layer == 28
     prompt = pair.with_words(PUBLISHED).model_copy(update={"layer": layer})
     _, scores = ranked(CrossEncoderRanker(folder, "cpu", "float32", prompt), QUERY, PASSAGES)
-    split = tokenizer()
     for passage, found in zip(PASSAGES, scores, strict=True):
-        ids = gemma(lambda text: split(text, add_special_tokens=False)["input_ids"], QUERY, passage)
+        ids = gemma(ids_of, QUERY, passage)
         state = model(torch.tensor([ids])).last_hidden_state[0, -1]
-        assert found == pytest.approx(
-            float(weights[f"lm_head.{layer - 1}.linear_head.weight"] @ state), abs=1e-4, rel=1e-5
-        )
+        expected = float(weights[f"lm_head.{layer - 1}.linear_head.weight"] @ state)
+        assert found == pytest.approx(expected, abs=1e-4, rel=1e-5)
     assert max(scores) - min(scores) > 1e-2
 
 
@@ -335,8 +322,7 @@ def test_layerwise_model_without_a_head_is_refused(tmp_path):
     folder = write_layerwise(tmp_path / "bge-reranker-v2-minicpm-layerwise")
     with pytest.raises(CheckpointError, match=r"has 3 heads .*of the layers 1 to 3, with 28 among them"):
         of_profile(folder, "bge-reranker-v2-minicpm-layerwise")
-    weights = load_file(folder / "model.safetensors")
-    save_file(weights | {"lm_head.3.linear_head.weight": torch.zeros(1, 64)}, folder / "model.safetensors")
+    change_weights(folder, {"lm_head.3.linear_head.weight": torch.zeros(1, 64)})
     with pytest.raises(CheckpointError, match="has 4 heads"):
         of_profile(folder, "bge-reranker-v2-minicpm-layerwise")
 

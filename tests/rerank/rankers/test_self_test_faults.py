@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch.nn.modules.module import register_module_forward_hook
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
@@ -25,7 +25,7 @@ from rerank.rankers.pe_rank import PERankRanker
 from rerank.rankers.self_test import check, tolerance, windows_of
 from rerank.types import Precision
 from tests.causal_lms import write_causal_lm
-from tests.pe_checkpoints import SHORT, write_published
+from tests.pe_checkpoints import SHORT, change_weights, write_published
 from tests.small_tokenizers import byte_level
 
 WIDE = {
@@ -86,9 +86,7 @@ def _round_as_a_gpu(module: torch.nn.Module, _: Any, output: torch.Tensor) -> to
 @pytest.fixture(scope="module")
 def first_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_causal_lm(tmp_path_factory.mktemp("first") / "lm", "llama", byte_level(), **WIDE)
-    weights = load_file(folder / "model.safetensors")
-    weights["lm_head.weight"] *= HEAD_SCALE
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    change_weights(folder, {"lm_head.weight": HEAD_SCALE * load_file(folder / "model.safetensors")["lm_head.weight"]})
     return folder
 
 

@@ -8,7 +8,7 @@ import torch
 from rerank_training.pe_rank.arguments import PERankArguments
 from rerank_training.pe_rank.training import train_pe_rank
 from rerank_training.trainer.arguments import RunArguments
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from rerank.checkpoints.manifest import read_manifest
@@ -132,9 +132,7 @@ def gpt2(folder: Path, encoder: Encoder) -> None:
 
 def without_a_weight(folder: Path, encoder: Encoder) -> None:
     write_causal_lm(folder, "mistral", published_tokenizer())
-    weights = load_file(folder / "model.safetensors")
-    del weights["model.norm.weight"]
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    change_weights(folder, {}, without="model.norm.weight")
 
 
 def of_a_wider_encoder(folder: Path, encoder: Encoder) -> None:

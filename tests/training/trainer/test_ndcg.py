@@ -20,9 +20,7 @@ def test_random_windows_have_the_ndcg_of_ir_measures():
     relevance[:, 0] = 1  # ir-measures gives 0 to a window without a relevant passage
     mask = torch.arange(25)[None, :] < torch.tensor(sizes)[:, None]
     run, qrels = [], []
-    for row, size in enumerate(
-        sizes
-    ):  # ir-measures does not keep the order of equal scores
+    for row, size in enumerate(sizes):  # ir-measures does not keep the order of equal scores
         order = scores[row, :size].argsort(descending=True).tolist()
         run += [ir_measures.ScoredDoc(f"{row}", str(place), float(-rank)) for rank, place in enumerate(order)]
         qrels += [ir_measures.Qrel(f"{row}", str(place), int(relevance[row, place])) for place in range(size)]
