@@ -16,6 +16,16 @@ class Files:
     certificate: Path
     key: Path
 
+    @property
+    def tls(self) -> dict[str, Path]:
+        """Settings of a service that has this certificate."""
+        return {"certificate": self.certificate, "key": self.key}
+
+    def become(self, other: Files) -> None:
+        """Takes the content of other files."""
+        self.certificate.write_bytes(other.certificate.read_bytes())
+        self.key.write_bytes(other.key.read_bytes())
+
 
 class Authority:
     """A certificate authority whose files are in a folder."""

@@ -126,9 +126,9 @@ def shared(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="session")
 def encoder() -> Encoder:
-    from rerank.models.encoder import Encoder
+    from tests.serving import shared_encoder
 
-    return Encoder(device="cpu")
+    return shared_encoder()
 
 
 @pytest.fixture(scope="session")
@@ -178,21 +178,20 @@ def sparse_encoder() -> SparseEncoder:
 def service(checkpoint: Path, encoder: Encoder, index: Index) -> Iterator[Served]:
     """A service over `index` with the models pe-rank (the default), identity and number."""
     from rerank.rankers.pe_rank import PERankRanker
-    from tests.serving import reranker_of, serving
+    from tests.serving import running_service
 
     rankers = {
         "pe-rank": PERankRanker(checkpoint, encoder, "cpu"),
         "identity": IdentityRanker(),
         "number": NumberRanker(),
     }
-    with serving(reranker_of(encoder, rankers, index)) as served:
+    with running_service(rankers, index) as served:
         yield served
 
 
 @pytest.fixture(scope="session")
-def channel(service: Served) -> Iterator[grpc.Channel]:
-    with grpc.insecure_channel(service.address) as opened:
-        yield opened
+def channel(service: Served) -> grpc.Channel:
+    return service.channel
 
 
 @pytest.fixture(scope="session")

@@ -1,21 +1,17 @@
-"""Services with an HTTP port for tests, and a client of it."""
+"""A client of the HTTP port of a service."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+import socket
+from collections.abc import Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from typing import Any
 
-from rerank.config import HttpConfig
-from rerank.models.encoder import Encoder
-from rerank.rankers.base import Ranker
-from rerank.rankers.identity import IdentityRanker
-from rerank.reranking.reranker import AsyncReranker
-from rerank.retrieval.index import Index
-from tests.serving import TIMEOUT_S, Served, reranker_of, serving
+TIMEOUT_S = 60
+JSON_TYPE = {"content-type": "application/json"}
 
 
 @dataclass(frozen=True)
@@ -56,26 +52,17 @@ class HttpClient:
 
     def post(self, path: str, document: object, **headers: str) -> Reply:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return self.send("POST", path, json.dumps(document).encode(), {"content-type": "application/json", **named})
+        return self.send("POST", path, json.dumps(document).encode(), JSON_TYPE | named)
 
-
-@contextmanager
-def serving_http(reranker: AsyncReranker) -> Iterator[tuple[Served, HttpClient]]:
-    """Serves gRPC and HTTP until the block ends. The configuration of the reranker must have settings of HTTP."""
-    with serving(reranker) as served:
-        yield served, HttpClient(served.server.http_address)
-
-
-@contextmanager
-def http_service(
-    encoder: Encoder, rankers: Mapping[str, Ranker] | None = None, index: Index | None = None, **settings: Any
-) -> Iterator[tuple[Served, HttpClient]]:
-    """Serves gRPC and HTTP over these rankers until the block ends; by default over "identity"."""
-    http = HttpConfig(listen="127.0.0.1:0")
-    with serving_http(
-        reranker_of(encoder, rankers or {"identity": IdentityRanker()}, index, **{"http": http} | settings)
-    ) as service:
-        yield service
+    def exchange(self, sent: bytes) -> bytes:
+        """What the port answers to these bytes, until it closes the connection."""
+        received = b""
+        with socket.create_connection(self.host_and_port, TIMEOUT_S) as connection:
+            connection.sendall(sent)
+            with suppress(ConnectionResetError):  # if more was sent than was read
+                while part := connection.recv(65_536):
+                    received += part
+        return received
 
 
 def texts(*numbers: float) -> list[str]:

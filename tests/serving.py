@@ -8,10 +8,12 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,8 +24,11 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
+from rerank.access.credentials import PLAIN
+from rerank.client.client import check_health
 from rerank.config import PERankModel, ServiceConfig
 from rerank.models.encoder import Encoder
+from rerank.names import SERVICE
 from rerank.ports.server import RunningServer, running_server
 from rerank.rankers.base import Ranker
 from rerank.rankers.identity import IdentityRanker
@@ -33,23 +38,77 @@ from rerank.retrieval.index import Index
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceServicer, RerankServiceStub, add_RerankServiceServicer_to_server
 from tests.fakes import NumberRanker, numbered_passages
+from tests.http_client import TIMEOUT_S, HttpClient
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 
-TIMEOUT_S = 60
+#: Settings of an HTTP port, and of metrics, that are free.
+HTTP, METRICS = {"listen": "127.0.0.1:0"}, {"metrics": "127.0.0.1:0"}
+#: Options of a channel: messages of any size, and a connection that no other channel uses.
+ANY_SIZE = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
+
+
+def numbered_candidates(numbers: Sequence[float]) -> list[pb.Candidate]:
+    """Candidates d0, d1, … whose relevance is the number in their text."""
+    return [pb.Candidate(doc_id=passage.doc_id, text=passage.text) for passage in numbered_passages(numbers)]
+
+
+#: The path of the method, and a small request of it.
+RERANK = f"/{SERVICE}/Rerank"
+REQUEST = pb.RerankRequest(query="q", candidates=numbered_candidates([1, 2]))
 
 
 @dataclass(frozen=True)
 class Served:
-    """A server that runs on an event loop in another thread."""
+    """A server that runs on an event loop in another thread, and clients of it. `channel` ends with the server."""
 
     server: RunningServer
     loop: asyncio.AbstractEventLoop
+    channel: grpc.Channel
 
     @property
     def address(self) -> str:
         return self.server.address
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+    def connect(self) -> socket.socket:
+        """A connection to the port of gRPC that has sent nothing yet."""
+        return socket.create_connection(("127.0.0.1", self.port), TIMEOUT_S)
+
+    @property
+    def stub(self) -> RerankServiceStub:
+        return RerankServiceStub(self.channel)
+
+    @property
+    def health(self) -> str:
+        """The status of the default model, on a connection of its own."""
+        return check_health(self.address, PLAIN, TIMEOUT_S)
+
+    def answers(self) -> bool:
+        """True if a small request is ranked; grpc.RpcError if it is refused."""
+        return len(self.stub.Rerank(REQUEST, timeout=TIMEOUT_S).results) == 2
+
+    @property
+    def http(self) -> HttpClient:
+        return HttpClient(self.server.http_address)
+
+    def metrics(self) -> str:
+        """The page that Prometheus reads."""
+        with urllib.request.urlopen(f"http://{self.server.metrics_address}/metrics", timeout=TIMEOUT_S) as page:
+            return page.read().decode()
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of the samples of this name that have these labels; 0 if there is none."""
+        from prometheus_client.parser import text_string_to_metric_families
+
+        families = text_string_to_metric_families(self.metrics())
+        samples = [sample for family in families for sample in family.samples if sample.name == name]
+        return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
 
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(work, self.loop)
@@ -90,11 +149,11 @@ def serving(reranker: AsyncReranker) -> Iterator[Served]:
     context = running_server(reranker)
     try:
         server = asyncio.run_coroutine_threadsafe(context.__aenter__(), loop).result(TIMEOUT_S)
-        served = Served(server, loop)
         try:
-            yield served
+            with grpc.insecure_channel(server.address, options=ANY_SIZE) as channel:
+                yield Served(server, loop, channel)
         finally:
-            served.wait(context.__aexit__(None, None, None))
+            asyncio.run_coroutine_threadsafe(context.__aexit__(None, None, None), loop).result(TIMEOUT_S)
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
@@ -144,36 +203,48 @@ def config_for(names: Iterable[str], **settings: Any) -> ServiceConfig:
     return ServiceConfig(**{"listen": "127.0.0.1:0", "models": models} | settings)
 
 
+@cache
+def shared_encoder() -> Encoder:
+    """The default encoder on the CPU, loaded once in a process. It is the fixture `encoder`, too."""
+    return Encoder(device="cpu")
+
+
 def reranker_of(
-    encoder: Encoder, rankers: Mapping[str, Ranker], index: Index | None = None, **settings: Any
+    rankers: Mapping[str, Ranker] | None = None,
+    index: Index | None = None,
+    encoder: Encoder | None = None,
+    **settings: Any,
 ) -> AsyncReranker:
-    """A reranker over these rankers by model name; the first is the default."""
+    """A reranker over these rankers by model name; the first is the default. Without any, "identity" keeps the order.
+
+    The encoder is the shared one, if none is given.
+    """
+    rankers = rankers or {"identity": IdentityRanker()}
     config = config_for(rankers, **settings)
-    return AsyncReranker(config, encoder, index, ModelRegistry(config.models, rankers))
+    return AsyncReranker(config, encoder or shared_encoder(), index, ModelRegistry(config.models, rankers))
 
 
 @contextmanager
-def identity_service(encoder: Encoder, **settings: Any) -> Iterator[tuple[Served, grpc.Channel, RerankServiceStub]]:
-    """A service whose only model, "identity", keeps the order; a channel to it, and its stub."""
-    with (
-        serving(reranker_of(encoder, {"identity": IdentityRanker()}, **settings)) as served,
-        grpc.insecure_channel(served.address, options=[("grpc.max_send_message_length", -1)]) as channel,
-    ):
-        yield served, channel, RerankServiceStub(channel)
+def running_service(
+    rankers: Mapping[str, Ranker] | None = None, index: Index | None = None, **settings: Any
+) -> Iterator[Served]:
+    """Serves what `reranker_of` makes of these arguments until the block ends."""
+    with serving(reranker_of(rankers, index, **settings)) as served:
+        yield served
+
+
+def http_service(
+    rankers: Mapping[str, Ranker] | None = None, index: Index | None = None, **settings: Any
+) -> AbstractContextManager[Served]:
+    """A `running_service` with an HTTP port, too."""
+    return running_service(rankers, index, **{"http": HTTP} | settings)
 
 
 @dataclass(frozen=True)
-class HeldService:
-    """A service whose only model, "number", waits for `ranker.release`, and a channel to it."""
+class HeldService(Served):
+    """A service whose only model, "number", waits for `ranker.release`."""
 
-    served: Served
-    reranker: AsyncReranker
     ranker: NumberRanker
-    channel: grpc.Channel
-
-    @property
-    def stub(self) -> RerankServiceStub:
-        return RerankServiceStub(self.channel)
 
     def start_call(self, **fields: Any) -> grpc.Future:
         """A call that has reached the model and waits there."""
@@ -183,14 +254,14 @@ class HeldService:
 
 
 @contextmanager
-def held_service(encoder: Encoder, free_batches: int = 0, **settings: Any) -> Iterator[HeldService]:
-    """A HeldService; `free_batches` batches run without waiting."""
+def held_service(
+    name: str = "number", free_batches: int = 0, index: Index | None = None, **settings: Any
+) -> Iterator[HeldService]:
+    """A HeldService with the model `name`; `free_batches` batches run without waiting."""
     ranker = NumberRanker(free_batches=free_batches)
-    reranker = reranker_of(encoder, {"number": ranker}, **settings)
-    unlimited = [("grpc.max_receive_message_length", -1)]
-    with serving(reranker) as served, grpc.insecure_channel(served.address, options=unlimited) as channel:
+    with running_service({name: ranker}, index, **settings) as served:
         try:
-            yield HeldService(served, reranker, ranker, channel)
+            yield HeldService(served.server, served.loop, served.channel, ranker)
         finally:
             ranker.release.set()
 
@@ -206,11 +277,6 @@ def serving_servicer(servicer: RerankServiceServicer) -> Iterator[str]:
         yield f"127.0.0.1:{port}"
     finally:
         server.stop(None).wait()
-
-
-def numbered_candidates(numbers: Sequence[float]) -> list[pb.Candidate]:
-    """Candidates d0, d1, … whose relevance is the number in their text."""
-    return [pb.Candidate(doc_id=passage.doc_id, text=passage.text) for passage in numbered_passages(numbers)]
 
 
 @dataclass(frozen=True)

@@ -127,17 +127,12 @@ class Service:
 @pytest.fixture(scope="module")
 def documented(checkpoint: Path, encoder: Encoder, index: Index) -> Iterator[Service]:
     """A service whose models have the names of the bundled ones."""
-    from rerank.config import HttpConfig
     from rerank.rankers.pe_rank import PERankRanker
-    from tests.http_client import serving_http
-    from tests.serving import reranker_of
+    from tests.serving import http_service
 
     ranker = PERankRanker(checkpoint, encoder, "cpu")
-    reranker = reranker_of(
-        encoder, {"default": ranker, "pe-rank": ranker}, index, http=HttpConfig(listen="127.0.0.1:0")
-    )
-    with serving_http(reranker) as (served, client):
-        yield Service(served.address, client)
+    with http_service({"default": ranker, "pe-rank": ranker}, index) as served:
+        yield Service(served.address, served.http)
 
 
 @pytest.mark.slow

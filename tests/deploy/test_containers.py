@@ -1,7 +1,5 @@
 """compose.yaml and the manifests of Kubernetes: they fit their schemas, each other, the image and the settings."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """The Dockerfile: what its last stage is, and the whole of it run without a container in a fresh environment."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -16,10 +14,9 @@ import pytest
 import yaml
 
 from rerank.config import TLSConfig
-from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
 from tests.certificates import Authority
-from tests.serving import free_port, reranker_of, serving, wait_for
+from tests.serving import free_port, running_service, wait_for
 
 #: Top-level folders of the image that its instructions name.
 _FOLDERS = re.compile(r"(?<![\w./-])/(?=(?:opt|src|var|etc)\b)")
@@ -117,13 +114,13 @@ def build(root: Path) -> None:
 
 
 def test_health_check_of_the_image_reads_the_files_of_tls_from_the_environment(
-    encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has no flags for them, and with `tls.client_ca` the service asks for a certificate."""
     authority = Authority(tmp_path)
     issued = authority.issue("server")
     tls = TLSConfig(certificate=issued.certificate, key=issued.key, client_ca=authority.certificate)
-    with serving(reranker_of(encoder, {"identity": IdentityRanker()}, tls=tls)) as served:
+    with running_service({"identity": IdentityRanker()}, tls=tls) as served:
         words = [word.replace("127.0.0.1:50051", served.address) for word in LAST.command("HEALTHCHECK")]
         check = [sys.executable, "-m", "rerank.commands.cli", *words[1:], "--timeout-s", "10"]
         monkeypatch.setenv("RERANK_TLS_CA", str(authority.certificate))

@@ -1,7 +1,5 @@
 """The Grafana dashboard: each of its queries reads metrics that a live /metrics has, by labels that they have."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator
@@ -13,7 +11,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rerank.config import Limits, TelemetryConfig
-from rerank.models.encoder import Encoder
 from rerank.v1 import rerank_pb2 as pb
 from tests.rerank.telemetry.test_metrics import scraped
 from tests.serving import TIMEOUT_S, held_service, numbered_candidates, refusal, wait_for
@@ -31,24 +28,24 @@ def targets() -> Iterator[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def labels(encoder: Encoder) -> dict[str, set[str]]:
+def labels() -> dict[str, set[str]]:
     """Sample name → its labels, in the metrics of a service that has answered, refused and cancelled calls."""
     telemetry, limits = TelemetryConfig(metrics="127.0.0.1:0"), Limits(max_calls=1)
-    with pytest.MonkeyPatch.context() as patch, held_service(encoder, telemetry=telemetry, limits=limits) as held:
+    with pytest.MonkeyPatch.context() as patch, held_service(telemetry=telemetry, limits=limits) as held:
         patch.setattr("rerank.types.ANSWER_MARGIN_S", 30.0)
         request = pb.RerankRequest(query="q", candidates=numbered_candidates([1, 2]))
         cancelled = held.start_call(candidates=numbered_candidates([1, 2]))
         assert refusal(lambda: held.stub.Rerank(request, timeout=TIMEOUT_S)).code is grpc.StatusCode.RESOURCE_EXHAUSTED
         cancelled.cancel()
-        wait_for(lambda: 'status="CANCELLED"' in scraped(held.served))
-        wait_for(lambda: "rerank_calls_in_flight 0.0" in scraped(held.served))
+        wait_for(lambda: 'status="CANCELLED"' in scraped(held))
+        wait_for(lambda: "rerank_calls_in_flight 0.0" in scraped(held))
         held.ranker.release.set()
         held.stub.Rerank(request, timeout=TIMEOUT_S)
         late = pb.RerankRequest(query="q", candidates=numbered_candidates([1, 2]), allow_partial=True)
         held.stub.Rerank(late, timeout=20)
-        wait_for(lambda: "rerank_batches_after_cancellation_total{" in scraped(held.served))
-        wait_for(lambda: "rerank_answers_total{" in scraped(held.served))
-        families = text_string_to_metric_families(scraped(held.served))
+        wait_for(lambda: "rerank_batches_after_cancellation_total{" in scraped(held))
+        wait_for(lambda: "rerank_answers_total{" in scraped(held))
+        families = text_string_to_metric_families(scraped(held))
         return {sample.name: set(sample.labels) for family in families for sample in family.samples}
 
 

@@ -16,7 +16,7 @@ from tests.conftest import PASSAGES
 from tests.eval.data import evaluate, judged_collection, refusal
 from tests.eval.test_report import rows
 from tests.fakes import NumberRanker
-from tests.serving import reranker_of, serving
+from tests.serving import running_service
 
 #: The relevant passage of each query; dense retrieval does not rank query 1's first.
 RELEVANT = {"1": "faiss", "2": "desert"}
@@ -118,7 +118,7 @@ def test_command_measures_the_chain_of_a_cascade(collection, index_folder, encod
     )
     given = ["--collection", collection, "--index", index_folder, "--first-stage", "dense", "--depth", 3, "--feedback"]
     alone = [*given, "--model", "pe-rank", "--no-feedback-ranking", "--feedback-loss", "chain"]
-    with serving(reranker_of(encoder, rankers, index, models=models)) as served:
+    with running_service(rankers, index, models=models) as served:
         evaluate(
             eval_beir, tmp_path / "out", *given, "--target", served.address, "--model", "number", "--model", "pe-rank"
         )

@@ -4,8 +4,6 @@ It runs in an environment that has the client, but neither this project nor its 
 two of DOCUMENTS; `results` are [index, score] pairs, or what the client raised is `error`.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys

@@ -4,8 +4,6 @@
 writes the table in docs/integrations.md.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -15,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from rerank.models.encoder import Encoder
 from tests.fakes import NumberRanker
-from tests.http_client import http_service
+from tests.serving import http_service
 
 pytestmark = pytest.mark.sdk
 
@@ -79,10 +76,10 @@ SDKS = {
 
 
 @pytest.fixture(scope="module")
-def base_url(encoder: Encoder) -> Iterator[str]:
+def base_url() -> Iterator[str]:
     """A service whose model `number` is perfect."""
-    with http_service(encoder, {"number": NumberRanker()}) as (_, client):
-        yield f"http://{client.address}"
+    with http_service({"number": NumberRanker()}) as served:
+        yield f"http://{served.http.address}"
 
 
 @pytest.fixture(scope="module")

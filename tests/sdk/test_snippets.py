@@ -1,7 +1,5 @@
 """The snippets of the documentation that use a client of others run, with that client."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -9,12 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rerank.config import HttpConfig
-from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
 from tests.doc_pages import blocks
-from tests.http_client import serving_http
-from tests.serving import reranker_of, serving
+from tests.serving import http_service, running_service
 from tests.test_doc_commands import ADDRESS, HTTP_ADDRESS, PAGES, ROOT, SNIPPETS, imports
 
 pytestmark = pytest.mark.sdk
@@ -38,19 +33,15 @@ ANSWERS = ("0", "1", "A", "Deserts", "docno")
 
 
 @pytest.mark.parametrize(("page", "snippet", "packages"), FOREIGN)
-def test_snippet_prints_the_answer(
-    page: str, snippet: str, packages: set[str], encoder: Encoder, request: pytest.FixtureRequest
-) -> None:
+def test_snippet_prints_the_answer(page: str, snippet: str, packages: set[str], request: pytest.FixtureRequest) -> None:
     folder: Path = request.config.getoption("--sdk")
     environment = folder.absolute() / ENVIRONMENTS[packages.pop()]
     python, before = environment / "bin/python", ""
     if "from rerank" in snippet:  # this project's environment, then the package of the other
         (packages_of_it,) = environment.glob("lib/python3*/site-packages")
         python, before = Path(sys.executable), f"import sys; sys.path.append({str(packages_of_it)!r})\n"
-    rankers = {"default": IdentityRanker(), "pe-rank": IdentityRanker()}
-    reranker = reranker_of(encoder, rankers, http=HttpConfig(listen="127.0.0.1:0"))
-    with serving_http(reranker) as (served, client):
-        program = before + snippet.replace(HTTP_ADDRESS, client.address).replace(ADDRESS, served.address)
+    with http_service({"default": IdentityRanker(), "pe-rank": IdentityRanker()}) as served:
+        program = before + snippet.replace(HTTP_ADDRESS, served.http.address).replace(ADDRESS, served.address)
         done = subprocess.run([python, "-c", program], capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[0] in ANSWERS
@@ -62,12 +53,10 @@ JAVASCRIPT = [
 
 
 @pytest.mark.parametrize("snippet", JAVASCRIPT)
-def test_snippet_for_node_prints_the_answer(
-    snippet: str, encoder: Encoder, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_snippet_for_node_prints_the_answer(snippet: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     folder: Path = request.config.getoption("--sdk")
     (tmp_path / "node_modules").symlink_to(folder.absolute() / "node" / "node_modules")
-    with serving(reranker_of(encoder, {"default": IdentityRanker()})) as served:
+    with running_service({"default": IdentityRanker()}) as served:
         (tmp_path / "client.mjs").write_text(snippet.replace(ADDRESS, served.address), encoding="utf-8")
         command = ["node", tmp_path / "client.mjs"]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)

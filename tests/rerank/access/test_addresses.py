@@ -1,7 +1,5 @@
 """Addresses: what somebody may have meant, which of them are open to the network, and their sockets."""
 
-from __future__ import annotations
-
 import socket
 from contextlib import ExitStack
 

@@ -1,7 +1,5 @@
 """API keys: the file, the header, limits of each key, and changes of the file while the service runs."""
 
-from __future__ import annotations
-
 import os
 import stat
 from concurrent.futures import ThreadPoolExecutor

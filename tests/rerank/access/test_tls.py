@@ -1,7 +1,5 @@
 """TLS: who is refused, certificates that change while the service runs, and files that cannot be used."""
 
-from __future__ import annotations
-
 import re
 import socket
 from collections.abc import Iterator
@@ -16,12 +14,11 @@ from rerank.client import Credentials, RerankClient
 from rerank.client.client import AsyncRerankClient, check_health
 from rerank.config import TLSConfig
 from rerank.errors import ConfigError
-from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.certificates import Authority, Files
-from tests.serving import TIMEOUT_S, Served, refusal, reranker_of, serving
+from tests.serving import TIMEOUT_S, Served, refusal, running_service
 
 
 @pytest.fixture
@@ -30,9 +27,9 @@ def authority(tmp_path: Path) -> Authority:
 
 
 @contextmanager
-def tls_service(encoder: Encoder, files: Files, client_ca: Path | None = None) -> Iterator[Served]:
+def tls_service(files: Files, client_ca: Path | None = None) -> Iterator[Served]:
     tls = {"certificate": files.certificate, "key": files.key, "client_ca": client_ca}
-    with serving(reranker_of(encoder, {"identity": IdentityRanker()}, tls=tls)) as served:
+    with running_service({"identity": IdentityRanker()}, tls=tls) as served:
         yield served
 
 
@@ -47,18 +44,18 @@ def assert_refused(served: Served, credentials: Credentials) -> None:
     assert refusal(lambda: ask(served, credentials)).code is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_client_that_knows_the_authority_is_answered(encoder: Encoder, authority: Authority) -> None:
+async def test_client_that_knows_the_authority_is_answered(authority: Authority) -> None:
     credentials = Credentials(tls_ca=str(authority.certificate))
-    with tls_service(encoder, authority.issue("server")) as served:
+    with tls_service(authority.issue("server")) as served:
         assert ask(served, credentials) == "identity"
         assert check_health(served.address, credentials, TIMEOUT_S) == "SERVING"
         async with AsyncRerankClient(served.address, credentials) as client:
             assert (await client.list_models(TIMEOUT_S)).models[0].name == "identity"
 
 
-def test_plain_text_and_other_authorities_are_refused(encoder: Encoder, authority: Authority, tmp_path: Path) -> None:
+def test_plain_text_and_other_authorities_are_refused(authority: Authority, tmp_path: Path) -> None:
     other = Authority(tmp_path / "other")
-    with tls_service(encoder, authority.issue("server")) as served:
+    with tls_service(authority.issue("server")) as served:
         assert_refused(served, Credentials())
         assert_refused(served, Credentials(tls_ca=str(other.certificate)))
         assert_refused(served, Credentials(tls_ca="system"))
@@ -78,9 +75,9 @@ def plain_http2(address: str) -> bytes:
     return b"" if received[:1] == b"\x15" else received  # a TLS alert tells nothing
 
 
-def test_client_without_a_valid_certificate_is_refused(encoder: Encoder, authority: Authority, tmp_path: Path) -> None:
+def test_client_without_a_valid_certificate_is_refused(authority: Authority, tmp_path: Path) -> None:
     stranger = Authority(tmp_path / "stranger").issue("client")
-    with tls_service(encoder, authority.issue("server"), authority.certificate) as served:
+    with tls_service(authority.issue("server"), authority.certificate) as served:
         assert_refused(served, Credentials(tls_ca=str(authority.certificate)))
         assert_refused(served, with_certificate(authority, authority.issue("expired", expired=True)))
         assert_refused(served, with_certificate(authority, stranger))
@@ -92,11 +89,11 @@ def with_certificate(authority: Authority, own: Files) -> Credentials:
 
 
 def test_certificate_is_read_again_when_it_changes(
-    encoder: Encoder, authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     credentials = Credentials(tls_ca=str(authority.certificate))
     files = authority.issue("server", expired=True)
-    with tls_service(encoder, files) as served:
+    with tls_service(files) as served:
         assert_refused(served, credentials)
         authority.issue("server")
         assert ask(served, credentials) == "identity"

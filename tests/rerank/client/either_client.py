@@ -1,7 +1,5 @@
 """The blocking and the asyncio client with one interface, for tests of both."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The blocking and the asyncio client: single calls, many requests in order, and models that are loaded on request."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading
@@ -20,7 +18,6 @@ from rerank.client.error_details import ServiceError
 from rerank.commands.rank import RankSettings, rank
 from rerank.config import FirstModel, IdentityModel, ServiceConfig
 from rerank.errors import ConfigError, InvalidRequest, UsageError
-from rerank.models.encoder import Encoder
 from rerank.reranking.load_models import ModelLoader
 from rerank.reranking.registry import load_models
 from rerank.reranking.reranker import AsyncReranker
@@ -30,7 +27,7 @@ from tests.causal_lms import write_causal_lm
 from tests.conftest import PASSAGES
 from tests.fakes import NumberRanker
 from tests.rerank.client.either_client import Client
-from tests.serving import TIMEOUT_S, Served, free_port, reranker_of, serving, serving_servicer
+from tests.serving import TIMEOUT_S, Served, free_port, running_service, serving, serving_servicer, shared_encoder
 from tests.small_tokenizers import byte_level
 
 PAIRS = [(doc_id, text) for doc_id, (_, text) in PASSAGES.items()]
@@ -145,11 +142,11 @@ def test_mistake_in_the_call_is_raised(
         [*client.rerank_many([request_], **options)]
 
 
-def test_batch_of_a_key_with_few_calls_is_answered_without_failures(encoder: Encoder, tmp_path: Path) -> None:
+def test_batch_of_a_key_with_few_calls_is_answered_without_failures(tmp_path: Path) -> None:
     file = tmp_path / "keys.yaml"
     credentials = Credentials(api_key=add_key(file, "shop", CallerLimits(max_calls=2)))
     with (
-        serving(reranker_of(encoder, {"number": NumberRanker()}, keys=file)) as served,
+        running_service({"number": NumberRanker()}, keys=file) as served,
         RerankClient(served.address, credentials) as client,
     ):
         assert [ids(answer) for answer in client.rerank_many([("q", ["1", "2"])] * 50)] == [["1", "0"]] * 50
@@ -191,43 +188,43 @@ def lm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_causal_lm(tmp_path_factory.mktemp("lm") / "tiny", "qwen3", byte_level())
 
 
-def reranker_with(encoder: Encoder, path: Path) -> AsyncReranker:
+def reranker_with(path: Path) -> AsyncReranker:
     """A service whose model "first" is loaded on request."""
     models = (
         IdentityModel(name="identity", ranker="identity"),
         FirstModel(name="first", ranker="first", path=path, load="request"),
     )
     config = ServiceConfig(models=models, listen="127.0.0.1:0", device="cpu")
-    loader = ModelLoader(encoder, "cpu")
-    return AsyncReranker(config, encoder, None, load_models(models, loader), loader)
+    loader = ModelLoader(shared_encoder(), "cpu")
+    return AsyncReranker(config, shared_encoder(), None, load_models(models, loader), loader)
 
 
-def test_only_the_named_models_are_loaded(encoder: Encoder, lm: Path) -> None:
-    with serving(reranker_with(encoder, lm)) as served, RerankClient(served.address) as client:
+def test_only_the_named_models_are_loaded(lm: Path) -> None:
+    with serving(reranker_with(lm)) as served, RerankClient(served.address) as client:
         for names, is_loaded in (((), False), (("", "identity", "missing"), False), (("first",), True)):
             first = list_loaded_models(client, names, TIMEOUT_S).models[1]
             assert (first.is_loaded, len(first.model_revision)) == (is_loaded, 64 * is_loaded)
 
 
-def test_model_that_cannot_be_loaded_is_an_error(encoder: Encoder, tmp_path: Path) -> None:
+def test_model_that_cannot_be_loaded_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with (
-        serving(reranker_with(encoder, tmp_path)) as served,
+        serving(reranker_with(tmp_path)) as served,
         RerankClient(served.address) as client,
         pytest.raises(ServiceError, match="model 'first' is not served"),
     ):
         list_loaded_models(client, ["first"], TIMEOUT_S)
 
 
-def test_evaluations_and_ranked_files_name_the_hash(encoder: Encoder, lm: Path, tmp_path: Path) -> None:
+def test_evaluations_and_ranked_files_name_the_hash(lm: Path, tmp_path: Path) -> None:
     requests, out = tmp_path / "requests.jsonl", tmp_path / "ranked.jsonl"
     candidates = [{"docid": "a", "score": 1.0, "doc": {"contents": "a"}}]
     requests.write_text(json.dumps({"query": {"qid": "q", "text": "q"}, "candidates": candidates}))
-    with serving(reranker_with(encoder, lm)) as served:
+    with serving(reranker_with(lm)) as served:
         settings = EvaluationSettings(out=tmp_path, target=served.address)
         with open_systems(parse_systems(["mine=first"]), settings) as systems:
             revision = str(systems[0].fingerprint["model_revision"])
-    with serving(reranker_with(encoder, lm)) as served:
+    with serving(reranker_with(lm)) as served:
         rank(RankSettings(batch=requests, out=out, model="first", target=served.address))
     assert json.loads(out.read_text())["settings"]["model_revision"] == revision
     assert len(revision) == 64

@@ -1,7 +1,5 @@
 """Failed calls that a client sends again: which, how often, and after how long."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time
@@ -19,14 +17,13 @@ from rerank.client.client import AsyncRerankClient, RerankClient
 from rerank.client.error_details import ServiceError
 from rerank.client.retries import Attempts
 from rerank.errors import InvalidRequest, Overloaded, RerankError
-from rerank.models.encoder import Encoder
 from rerank.protobuf.status import status_of
 from rerank.rankers.identity import IdentityRanker
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceServicer, add_RerankServiceServicer_to_server
 from tests.certificates import Authority
 from tests.rerank.client.either_client import Client
-from tests.serving import TIMEOUT_S, free_port, reranker_of, serving, serving_servicer
+from tests.serving import TIMEOUT_S, free_port, running_service, serving_servicer
 
 BUSY = Overloaded("the queue is full; retry in 0.05 s", 0.05)
 
@@ -170,14 +167,14 @@ def test_service_without_tls_is_named_at_once() -> None:
 
 
 def test_service_with_tls_is_named_to_a_client_without(
-    encoder: Encoder, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The calls go on until their deadline, as a proxy in front of a service that starts closes connections, too."""
     monkeypatch.setattr("rerank.client.retries._FIRST_WAIT_S", 0.01)
     files = Authority(tmp_path).issue("server")
     tls = {"certificate": files.certificate, "key": files.key}
     with (
-        serving(reranker_of(encoder, {"identity": IdentityRanker()}, tls=tls)) as served,
+        running_service({"identity": IdentityRanker()}, tls=tls) as served,
         RerankClient(served.address) as client,
         pytest.raises(ServiceError, match="ends the connection; if the service has TLS, give tls_ca"),
     ):

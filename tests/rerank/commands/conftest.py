@@ -1,7 +1,5 @@
 """The command `rerank`, run in the test's process."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

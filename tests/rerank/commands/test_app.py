@@ -1,7 +1,5 @@
 """Commands whose flags are the fields of a dataclass."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field

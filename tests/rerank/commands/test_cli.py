@@ -1,7 +1,5 @@
 """The command `rerank`: an example in the help of each command; keys and checkpoints."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

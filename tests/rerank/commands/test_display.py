@@ -1,7 +1,5 @@
 """Console output: tables that stay readable on terminals of 80 and of 60 columns, whatever their texts hold."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

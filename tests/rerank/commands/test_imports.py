@@ -1,7 +1,5 @@
 """Commands run without packages that they do not use: FAISS and Java belong to an index, GGUF to the bundled FIRST."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Long work shows its progress: bars on a terminal, lines elsewhere."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import dataclass
 

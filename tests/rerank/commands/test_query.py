@@ -1,7 +1,5 @@
 """`rerank rank`, `search`, `models` and `health` on a service: output for people and programs, options and errors."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -10,7 +8,6 @@ from typing import Any
 import pytest
 
 from rerank.client.client import RerankClient
-from rerank.models.encoder import Encoder
 from tests.conftest import PASSAGES
 from tests.rerank.commands.conftest import Command
 from tests.serving import TIMEOUT_S, Served, held_service, numbered_candidates
@@ -209,13 +206,13 @@ def test_running_service_is_serving(rerank: Command, service: Served, arguments:
     assert (outcome.code, outcome.out, outcome.err) == (0, "SERVING\n", "")
 
 
-def test_draining_service_is_alive_but_not_ready(rerank: Command, encoder: Encoder) -> None:
-    with held_service(encoder) as held:
+def test_draining_service_is_alive_but_not_ready(rerank: Command) -> None:
+    with held_service() as held:
         call = held.start_call(candidates=numbered_candidates([1, 2]))
-        drained = held.served.start(held.served.server.drain(TIMEOUT_S))
+        drained = held.start(held.server.drain(TIMEOUT_S))
         outcomes = {}
         for flags in ((), ("--liveness",)):
-            outcome = rerank("health", "--target", held.served.address, *flags)
+            outcome = rerank("health", "--target", held.address, *flags)
             outcomes[flags] = (outcome.code, outcome.out)
         held.ranker.release.set()
         assert len(call.result(TIMEOUT_S).results) == 2

@@ -1,7 +1,5 @@
 """`rerank rank` with passages on the command line: no file, no service, and mistakes that a newcomer makes."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`rerank rank --batch`: a file of requests in, a file of rankings out, and a run that goes on after a kill."""
 
-from __future__ import annotations
-
 import fcntl
 import itertools
 import json
@@ -13,12 +11,11 @@ import pytest
 
 from rerank.client.client import RerankClient
 from rerank.errors import ShuttingDown
-from rerank.models.encoder import Encoder
 from rerank.readers.candidates import read_requests
 from rerank.types import Window, WindowRanking
 from tests.fakes import NumberRanker
 from tests.rerank.commands.conftest import Command, Outcome
-from tests.serving import reranker_of, serving
+from tests.serving import running_service
 
 Batch = Callable[..., Outcome]
 
@@ -39,8 +36,8 @@ def read(path: Path) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def address(encoder: Encoder) -> Iterator[str]:
-    with serving(reranker_of(encoder, {"number": NumberRanker(), "other": NumberRanker()})) as served:
+def address() -> Iterator[str]:
+    with running_service({"number": NumberRanker(), "other": NumberRanker()}) as served:
         yield served.address
 
 
@@ -70,16 +67,14 @@ def test_each_line_is_its_request_in_the_new_order(batch: Batch, paths: tuple[Pa
     assert len(read_requests(paths[1])) == 20  # so that it can be ranked again
 
 
-def test_what_replies_warn_of_is_said_once_for_each_kind(
-    rerank: Command, encoder: Encoder, paths: tuple[Path, Path]
-) -> None:
+def test_what_replies_warn_of_is_said_once_for_each_kind(rerank: Command, paths: tuple[Path, Path]) -> None:
     """The ranker's warnings differ in their numbers; equal kinds are counted, and the first one is shown."""
 
     def doubt(window: Window) -> WindowRanking:
         scores = tuple(map(float, range(len(window.passages))))
         return WindowRanking(scores, warning=f"doubts about {window.query.text}")
 
-    with serving(reranker_of(encoder, {"doubtful": NumberRanker(scores_of=doubt)})) as served:
+    with running_service({"doubtful": NumberRanker(scores_of=doubt)}) as served:
         command = ("rank", "--batch", paths[0], "--out", paths[1], "--target", served.address)
         outcome = rerank(*command)
         assert outcome.code == 0

@@ -1,7 +1,5 @@
 """The console, and how a command ends: output for programs is unchanged, errors that a user can act on are one line."""
 
-from __future__ import annotations
-
 import io
 import logging
 import os

@@ -1,7 +1,5 @@
 """`rerank index` and `rerank serve`: what they build, and errors of one line."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 from pathlib import Path
@@ -12,7 +10,6 @@ import pytest
 from rerank.client.client import RerankClient
 from rerank.commands import service
 from rerank.config import ServiceConfig
-from rerank.models.encoder import Encoder
 from rerank.retrieval.index import Index, read_manifest
 from tests.conftest import PASSAGES
 from tests.fakes import NumberRanker
@@ -97,9 +94,9 @@ def test_taken_port_is_replaced_by_a_free_one() -> None:
 
 
 def test_demo_shows_the_windows_of_first_in_the_terminal_and_beside_the_default_in_the_page(
-    encoder: Encoder, index: Index, capsys: pytest.CaptureFixture[str]
+    index: Index, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    reranker = reranker_of(encoder, {"first": NumberRanker(max_window_size=20)}, index)
+    reranker = reranker_of({"first": NumberRanker(max_window_size=20)}, index)
     with serving(reranker) as served, RerankClient(served.address) as client:
         service._show_first(client)
     printed = capsys.readouterr()

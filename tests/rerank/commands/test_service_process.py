@@ -1,7 +1,5 @@
 """Service processes: `rerank serve` and signals, its successor at the same address, and a start that fails."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

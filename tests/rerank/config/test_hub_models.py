@@ -1,7 +1,5 @@
 """A configuration with names on the hub: profiles by names, prompts, and the encoder that a model brings."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The configuration: reading, defaults, overrides, and the refusal of unknown keys and invalid values."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

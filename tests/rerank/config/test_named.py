@@ -1,7 +1,5 @@
 """The configuration of a single model, by its name or its folder."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Settings of models in inference servers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

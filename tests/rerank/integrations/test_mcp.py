@@ -21,11 +21,10 @@ from rerank.v1 import rerank_pb2 as pb
 from tests.doc_pages import blocks
 from tests.fakes import NumberRanker
 from tests.rerank.commands.conftest import Command
-from tests.serving import free_port, identity_service, reranker_of, serving
+from tests.serving import free_port, running_service
 from tests.test_doc_commands import check_command
 
 if TYPE_CHECKING:
-    from rerank.models.encoder import Encoder
     from rerank.retrieval.index import Index
 
 mcp = pytest.importorskip("mcp", reason="needs the extra mcp")
@@ -34,11 +33,11 @@ CANDIDATES = ["relevance 1", "relevance 3", {"doc_id": "best", "text": "relevanc
 
 
 @pytest.fixture(scope="module")
-def address(encoder: Encoder, index: Index) -> Iterator[str]:
+def address(index: Index) -> Iterator[str]:
     """The address of a service with an index and small limits."""
     rankers = {"number": NumberRanker(), "identity": IdentityRanker()}
     limits = Limits(max_candidates=20, max_query_chars=100)
-    with serving(reranker_of(encoder, rankers, index, limits=limits)) as served:
+    with running_service(rankers, index, limits=limits) as served:
         yield served.address
 
 
@@ -156,14 +155,11 @@ def test_command_in_the_settings_of_mcp_clients_exists() -> None:
 
 
 @pytest.mark.slow
-async def test_stdio_of_a_running_service_without_an_index_uses_its_key(encoder: Encoder, tmp_path: Path) -> None:
+async def test_stdio_of_a_running_service_without_an_index_uses_its_key(tmp_path: Path) -> None:
     from mcp.client.stdio import StdioServerParameters, get_default_environment, stdio_client
 
     key = add_key(tmp_path / "keys.yaml", "assistant", CallerLimits())
-    with (
-        identity_service(encoder, keys=tmp_path / "keys.yaml") as (served, _, _),
-        (tmp_path / "stderr").open("w") as errors,
-    ):
+    with running_service(keys=tmp_path / "keys.yaml") as served, (tmp_path / "stderr").open("w") as errors:
         command = ["-m", "rerank.commands.cli", "mcp", "--target", served.address]
         environment = get_default_environment() | {"OMP_NUM_THREADS": "1", "RERANK_API_KEY": key}
         process = StdioServerParameters(command=sys.executable, args=command, env=environment)
@@ -176,14 +172,14 @@ async def test_stdio_of_a_running_service_without_an_index_uses_its_key(encoder:
             assert refused.startswith("FAILED_PRECONDITION: ")
 
 
-def test_mistakes_of_the_command_are_one_line(rerank: Command, tmp_path: Path, encoder: Encoder) -> None:
+def test_mistakes_of_the_command_are_one_line(rerank: Command, tmp_path: Path) -> None:
     address = f"127.0.0.1:{free_port()}"
     assert f"no answer from {address}: is `rerank serve` running there?" in rerank("mcp", "--target", address).error
     assert "not HOST:PORT" in rerank("mcp", "--target", "localhost").error
     assert "leave out --index and --config" in rerank("mcp", "--target", address, "--index", tmp_path).error
     assert str(tmp_path / "none") in rerank("mcp", "--index", tmp_path / "none").error
     (tmp_path / "keys.yaml").write_text("[]")
-    with identity_service(encoder, keys=tmp_path / "keys.yaml") as (served, _, _):
+    with running_service(keys=tmp_path / "keys.yaml") as served:
         refused = rerank("mcp", "--target", served.address)
         assert (refused.code, refused.out) == (2, "")
         assert refused.err.startswith("error: this service needs an API key; send the header")

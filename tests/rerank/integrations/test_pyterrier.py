@@ -18,7 +18,6 @@ from tests.serving import reranker_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rerank.models.encoder import Encoder
     from tests.serving import Served
 
 pytestmark = pytest.mark.sdk
@@ -41,9 +40,9 @@ def pt(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def local(encoder: Encoder) -> Iterator[Reranker]:
+def local() -> Iterator[Reranker]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rerank.reranking.blocking.load_reranker", lambda _: reranker_of(encoder, {"number": NUMBER}))
+        patch.setattr("rerank.reranking.blocking.load_reranker", lambda _: reranker_of({"number": NUMBER}))
         reranker = Reranker("identity")
     with reranker:
         yield reranker

@@ -1,7 +1,5 @@
 """Without the extra `pyterrier`."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 

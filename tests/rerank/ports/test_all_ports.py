@@ -1,7 +1,5 @@
 """Limits, keys, deadlines, the drain and the log hold for a call over gRPC and over HTTP alike."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging
@@ -24,14 +22,19 @@ from rerank.access.credentials import PLAIN
 from rerank.access.keys import CallerLimits, add_key
 from rerank.client.client import check_health
 from rerank.engine.engine import Engine
-from rerank.models.encoder import Encoder
-from rerank.rankers.base import Ranker
-from rerank.rankers.identity import IdentityRanker
 from rerank.telemetry.logs import JsonFormatter
 from rerank.v1 import rerank_pb2 as pb
-from tests.fakes import NumberRanker
-from tests.http_client import HttpClient
-from tests.serving import TIMEOUT_S, Served, detail, numbered_candidates, reranker_of, serving, wait_for
+from tests.serving import (
+    HTTP,
+    TIMEOUT_S,
+    HeldService,
+    Served,
+    detail,
+    held_service,
+    http_service,
+    numbered_candidates,
+    wait_for,
+)
 
 TWO = {"query": "secret", "candidates": numbered_candidates([1, 2])}
 
@@ -71,7 +74,7 @@ def over_grpc(served: Served, method: str, request: Any, headers: Headers = (), 
 def over_http(served: Served, method: str, request: Any, headers: Headers = (), timeout_s: float = TIMEOUT_S) -> Answer:
     codes = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 404: "NOT_FOUND"}
     codes |= {200: "OK", 429: "RESOURCE_EXHAUSTED", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED"}
-    client = HttpClient(served.server.http_address)
+    client = served.http
     if method == "ListModels":
         reply = client.send("GET", "/v1/models", headers=dict(headers))
     else:
@@ -88,13 +91,6 @@ def send(request: pytest.FixtureRequest) -> Send:
     return request.param
 
 
-@contextmanager
-def service(encoder: Encoder, rankers: dict[str, Ranker] | None = None, **settings: Any) -> Iterator[Served]:
-    rankers = rankers or {"number": NumberRanker(), "identity": IdentityRanker()}
-    with serving(reranker_of(encoder, rankers, http={"listen": "127.0.0.1:0"}, **settings)) as served:
-        yield served
-
-
 def rerank(
     send: Send, served: Served, *headers: tuple[str, str], timeout_s: float = TIMEOUT_S, **fields: Any
 ) -> Answer:
@@ -106,88 +102,77 @@ def bearer(key: str) -> tuple[str, str]:
 
 
 @contextmanager
-def in_flight(send: Send, served: Served, ranker: NumberRanker, *headers: tuple[str, str]) -> Iterator[None]:
+def in_flight(send: Send, held: HeldService, *headers: tuple[str, str]) -> Iterator[None]:
     """A call that waits in the model; when the block ends, it is answered."""
     with ThreadPoolExecutor() as pool:
-        call = pool.submit(rerank, send, served, *headers)
-        assert ranker.entered.wait(TIMEOUT_S)
+        call = pool.submit(rerank, send, held, *headers)
+        assert held.ranker.entered.wait(TIMEOUT_S)
         try:
             yield
         finally:
-            ranker.release.set()
+            held.ranker.release.set()
         assert call.result(TIMEOUT_S).outcome == ANSWERED
 
 
-def test_calls_over_the_limit_are_told_when_to_come_again(encoder: Encoder, send: Send) -> None:
-    ranker = NumberRanker(free_batches=0)
-    with service(encoder, {"number": ranker}, limits={"max_calls": 1}) as served:
-        with in_flight(over_grpc, served, ranker):
-            refused = rerank(
-                send, served, candidates=numbered_candidates(range(100)), on_failure=pb.ON_FAILURE_FIRST_STAGE
-            )
+def test_calls_over_the_limit_are_told_when_to_come_again(send: Send) -> None:
+    with held_service(http=HTTP, limits={"max_calls": 1}) as held:
+        with in_flight(over_grpc, held):
+            candidates = numbered_candidates(range(100))
+            refused = rerank(send, held, candidates=candidates, on_failure=pb.ON_FAILURE_FIRST_STAGE)
             assert (refused.code, refused.retry_s) == ("RESOURCE_EXHAUSTED", 1)
-            assert is_healthy(served)
-        served.wait_until_idle()
-        assert rerank(send, served).outcome == ANSWERED
+            assert is_healthy(held)
+        held.wait_until_idle()
+        assert rerank(send, held).outcome == ANSWERED
 
 
 def is_healthy(served: Served) -> bool:
     """True if both ports tell everyone that the service is healthy."""
     over_grpc = check_health(served.address, PLAIN, TIMEOUT_S) == "SERVING"
-    assert over_grpc == (HttpClient(served.server.http_address).get("/health").status == 200)
+    assert over_grpc == (served.http.get("/health").status == 200)
     return over_grpc
 
 
-def test_missed_deadline_is_named(encoder: Encoder, send: Send) -> None:
-    ranker = NumberRanker(free_batches=0)
-    with service(encoder, {"number": ranker}) as served:
-        assert rerank(send, served, timeout_s=0.3).code == "DEADLINE_EXCEEDED"
-        ranker.release.set()
+def test_missed_deadline_is_named(send: Send) -> None:
+    with held_service(http=HTTP) as held:
+        assert rerank(send, held, timeout_s=0.3).code == "DEADLINE_EXCEEDED"
 
 
-def test_drain_refuses_new_calls_and_finishes_those_in_flight(encoder: Encoder, send: Send) -> None:
-    ranker = NumberRanker(free_batches=0)
-    with service(encoder, {"number": ranker}) as served:
-        with in_flight(send, served, ranker):
-            drained = served.start(served.server.drain(TIMEOUT_S))
-            wait_for(lambda: served.server.calls.is_shutting_down)
-            assert rerank(send, served).code == "UNAVAILABLE"
-            assert not is_healthy(served)
+def test_drain_refuses_new_calls_and_finishes_those_in_flight(send: Send) -> None:
+    with held_service(http=HTTP) as held:
+        with in_flight(send, held):
+            drained = held.start(held.server.drain(TIMEOUT_S))
+            wait_for(lambda: held.server.calls.is_shutting_down)
+            assert rerank(send, held).code == "UNAVAILABLE"
+            assert not is_healthy(held)
         drained.result(TIMEOUT_S)
 
 
-def test_calls_that_outlast_the_drain_are_sent_elsewhere(
-    encoder: Encoder, send: Send, caplog: pytest.LogCaptureFixture
-) -> None:
-    ranker = NumberRanker(free_batches=0)
-    with service(encoder, {"number": ranker}) as served, ThreadPoolExecutor() as pool:
-        calls = [pool.submit(rerank, send, served) for _ in range(3)]
-        served.wait_for_calls(3)
-        served.wait(served.server.drain(0.1))
+def test_calls_that_outlast_the_drain_are_sent_elsewhere(send: Send, caplog: pytest.LogCaptureFixture) -> None:
+    with held_service(http=HTTP) as held, ThreadPoolExecutor() as pool:
+        calls = [pool.submit(rerank, send, held) for _ in range(3)]
+        held.wait_for_calls(3)
+        held.wait(held.server.drain(0.1))
         for answer in (call.result(TIMEOUT_S) for call in calls):
             assert answer.code == "UNAVAILABLE"
             # The end of a gRPC connection comes before the message.
             assert send is over_grpc or "send the request to another replica" in answer.message
-        ranker.release.set()  # closing waits for its batch
+        held.ranker.release.set()  # closing waits for its batch
     assert not [record for record in caplog.records if record.exc_info or record.name.startswith("uvicorn")]
 
 
-def test_calls_that_cannot_end_in_a_drain_are_told_at_once(
-    encoder: Encoder, send: Send, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_calls_that_cannot_end_in_a_drain_are_told_at_once(send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three calls of 12 s each, and 20 s: the latest one ends, and the others are answered."""
     monkeypatch.setattr(Engine, "remaining_s", property(lambda engine: 12.0 * engine.queued_requests))
-    ranker = NumberRanker(free_batches=0)
-    with service(encoder, {"number": ranker}) as served, ThreadPoolExecutor() as pool:
+    with held_service(http=HTTP) as held, ThreadPoolExecutor() as pool:
         calls = []
         for number in range(3):
-            calls.append(pool.submit(rerank, send, served))
-            served.wait_for_calls(number + 1)
-        draining = served.start(served.server.drain(20.0))
+            calls.append(pool.submit(rerank, send, held))
+            held.wait_for_calls(number + 1)
+        draining = held.start(held.server.drain(20.0))
         answer = calls[2].result(10)
         assert (answer.code, "send the request to another replica" in answer.message) == ("UNAVAILABLE", True)
         assert not any(call.done() for call in calls[:2])
-        ranker.release.set()
+        held.ranker.release.set()
         assert [call.result(TIMEOUT_S).outcome for call in calls[:2]] == [ANSWERED] * 2
         draining.result(TIMEOUT_S)
 
@@ -212,7 +197,7 @@ def unread_over_http(served: Served, request: pb.RerankRequest) -> Iterator[Call
                 received += len(part)
         return received < len(body)
 
-    with socket.create_connection(HttpClient(served.server.http_address).host_and_port) as connection:
+    with socket.create_connection(served.http.host_and_port) as connection:
         connection.settimeout(TIMEOUT_S)
         connection.sendall(head + body)
         yield is_cut
@@ -220,13 +205,13 @@ def unread_over_http(served: Served, request: pb.RerankRequest) -> Iterator[Call
 
 @pytest.mark.parametrize("unread", [unread_over_grpc, unread_over_http])
 def test_unread_answer_ends_the_connection_and_leaves_no_call(
-    encoder: Encoder, unread: Callable[..., AbstractContextManager[Callable[[], bool]]]
+    unread: Callable[..., AbstractContextManager[Callable[[], bool]]],
 ) -> None:
     # Larger than the buffers of both sockets, which would otherwise take all of the answer.
     candidates = [pb.Candidate(doc_id=str(number), text="x" * 150_000) for number in range(100)]
     request = pb.RerankRequest(query="q", candidates=candidates, return_passages=True)
     limits = {"max_transfer_s": 1.0, "max_message_bytes": 2**25}
-    with service(encoder, {"identity": IdentityRanker()}, limits=limits) as served, unread(served, request) as is_cut:
+    with http_service(limits=limits) as served, unread(served, request) as is_cut:
         served.wait_for_calls(1)
         served.wait_until_idle()
         assert is_cut()
@@ -235,18 +220,18 @@ def test_unread_answer_ends_the_connection_and_leaves_no_call(
 
 @pytest.mark.parametrize("given", ["r-17", "x" * 128])
 def test_id_of_a_request_is_in_its_answer_its_error_and_the_log(
-    encoder: Encoder, send: Send, given: str, caplog: pytest.LogCaptureFixture
+    send: Send, given: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "rerank.calls")
-    asked = [{"model": "number"}, {"model": "no\nmodel"}, {"model": "number", "query": " "}]
-    with service(encoder) as served:
+    asked = [{"model": "identity"}, {"model": "no\nmodel"}, {"model": "identity", "query": " "}]
+    with http_service() as served:
         answers = [rerank(send, served, ("x-request-id", given), **fields) for fields in asked]
     assert [answer.request_id for answer in answers] == [given] * 3
     lines = [record.getMessage() for record in caplog.records if f"id={given}" in record.getMessage()]
     assert [re.sub(r"[0-9]+ ms", "N ms", line).removeprefix("POST /").lower() for line in lines] == [
-        f"rerank ok n ms id={given} model=number candidates=2 windows=1",
+        f"rerank ok n ms id={given} model=identity candidates=2 windows=1",
         rf"rerank not_found n ms id={given} model='no\nmodel' candidates=2 windows=0",
-        f"rerank invalid_argument n ms id={given} model='number' candidates=2 windows=0",
+        f"rerank invalid_argument n ms id={given} model='identity' candidates=2 windows=0",
     ]
     assert "secret" not in caplog.text
 
@@ -257,23 +242,24 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "keys.yaml"
 
 
-def test_calls_without_a_valid_key_are_refused_in_every_method(encoder: Encoder, path: Path, send: Send) -> None:
+def test_calls_without_a_valid_key_are_refused_in_every_method(path: Path, send: Send) -> None:
     key = add_key(path, "frontend", CallerLimits())
-    wrong = [(), *((header,) for header in (bearer("wrong"), bearer(key[:-1]), bearer(key + "x")))]
+    wrong = [(), (bearer("wrong"),), (bearer(key[:-1]),), (bearer(key + "x"),)]
     requests = {"Rerank": pb.RerankRequest(**TWO), "Search": pb.SearchRequest(query="q")}
-    with service(encoder, keys=path, limits={"max_calls": 1}) as served:
+    requests["ListModels"] = pb.ListModelsRequest()
+    with http_service(keys=path, limits={"max_calls": 1}) as served:
         for headers in wrong:
             assert rerank(send, served, *headers).code == "UNAUTHENTICATED"
-        for method, request in (requests | {"ListModels": pb.ListModelsRequest()}).items():
+        for method, request in requests.items():
             assert send(served, method, request).code == "UNAUTHENTICATED"
         served.wait_until_idle()  # although they were refused, they do not count as in flight
         assert rerank(send, served, bearer(key)).outcome == ANSWERED
         assert is_healthy(served)
 
 
-def test_path_of_a_model_is_not_a_name(encoder: Encoder, path: Path, send: Send) -> None:
+def test_path_of_a_model_is_not_a_name(path: Path, send: Send) -> None:
     key = bearer(add_key(path, "a", CallerLimits()))
-    with service(encoder, keys=path) as served:
+    with http_service(keys=path) as served:
         for name in ("/etc/passwd", "../checkpoints/first", "org/model", "number\x00", str(path)):
             assert rerank(send, served, key, model=name).code == "NOT_FOUND"
 
@@ -287,27 +273,24 @@ def test_path_of_a_model_is_not_a_name(encoder: Encoder, path: Path, send: Send)
     ids=["calls", "tokens"],
 )
 def test_calls_and_tokens_of_one_key_are_limited_and_those_of_others_are_not(
-    encoder: Encoder, path: Path, send: Send, limits: CallerLimits, message: str
+    path: Path, send: Send, limits: CallerLimits, message: str
 ) -> None:
     few, free = bearer(add_key(path, "few", limits)), bearer(add_key(path, "free", CallerLimits()))
-    ranker = NumberRanker(free_batches=0)
-    with service(encoder, {"number": ranker}, keys=path) as served:
-        with ThreadPoolExecutor() as pool, in_flight(send, served, ranker, few):
+    with held_service(http=HTTP, keys=path) as held:
+        with ThreadPoolExecutor() as pool, in_flight(send, held, few):
             fields = {"candidates": numbered_candidates(range(50)), "on_failure": pb.ON_FAILURE_FIRST_STAGE}
-            refused = rerank(send, served, few, **fields)
+            refused = rerank(send, held, few, **fields)
             assert (refused.code, refused.retry_s) == ("RESOURCE_EXHAUSTED", 1)
             assert message in refused.message
-            other = pool.submit(rerank, send, served, free)
-            served.wait_for_calls(2)
-            ranker.release.set()
+            other = pool.submit(rerank, send, held, free)
+            held.wait_for_calls(2)
+            held.ranker.release.set()
             assert other.result(TIMEOUT_S).outcome == ANSWERED
-        served.wait_until_idle()
-        assert rerank(send, served, few).outcome == ANSWERED
+        held.wait_until_idle()
+        assert rerank(send, held, few).outcome == ANSWERED
 
 
-def test_log_names_the_key_and_never_shows_it(
-    encoder: Encoder, path: Path, send: Send, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_log_names_the_key_and_never_shows_it(path: Path, send: Send, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     log, json_lines = logging.getLogger("rerank.calls"), io.StringIO()
     handler = logging.StreamHandler(json_lines)
@@ -315,7 +298,7 @@ def test_log_names_the_key_and_never_shows_it(
     key = add_key(path, "frontend", CallerLimits())
     log.addHandler(handler)
     try:
-        with service(encoder, keys=path) as served:
+        with http_service(keys=path) as served:
             rerank(send, served, bearer(key))
             rerank(send, served, bearer("stolen"))
     finally:

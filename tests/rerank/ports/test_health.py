@@ -1,7 +1,5 @@
 """Health statuses: whose they are, when a watch hears of them, and that a shutdown is for good."""
 
-from __future__ import annotations
-
 import asyncio
 
 from grpc_health.v1 import health_pb2

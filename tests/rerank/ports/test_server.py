@@ -1,20 +1,15 @@
 """The server: health, reflection, addresses, and the graceful shutdown."""
 
-from __future__ import annotations
-
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from rerank.errors import ConfigError
-from rerank.models.encoder import Encoder
 from rerank.names import SERVICE
 from rerank.ports.server import running_server
-from rerank.rankers.identity import IdentityRanker
-from tests.serving import TIMEOUT_S, held_service, numbered_candidates, refusal, reranker_of
+from tests.serving import REQUEST, TIMEOUT_S, held_service, refusal, reranker_of
 
-SERVING = health_pb2.HealthCheckResponse.SERVING
-NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 def check(channel: grpc.Channel, service: str) -> int:
@@ -35,19 +30,18 @@ def test_health_of_an_unknown_service_is_not_found(channel: grpc.Channel) -> Non
     "listen",
     ["no host:1", "203.0.113.1:0", "127.0.0.1:no", "127.0.0.1:99999", "127.0.0.1:-1", "127.0.0.1", "localhost:"],
 )
-async def test_address_that_cannot_be_bound_is_refused(encoder: Encoder, listen: str) -> None:
-    reranker = reranker_of(encoder, {"identity": IdentityRanker()}, listen=listen)
+async def test_address_that_cannot_be_bound_is_refused(listen: str) -> None:
     with pytest.raises(ConfigError, match=f"cannot listen on {listen}: .*; choose another --listen HOST:PORT"):
-        async with running_server(reranker):
+        async with running_server(reranker_of(listen=listen)):
             pass
 
 
-def test_drain_is_told_to_those_who_watch_and_does_not_wait_for_them(encoder: Encoder) -> None:
-    with held_service(encoder) as held:
+def test_drain_is_told_to_those_who_watch_and_does_not_wait_for_them() -> None:
+    with held_service() as held:
         watch = health_pb2_grpc.HealthStub(held.channel).Watch(health_pb2.HealthCheckRequest(service=SERVICE))
         assert next(watch).status == SERVING
-        call = held.start_call(candidates=numbered_candidates([1, 2]))
-        drained = held.served.start(held.served.server.drain(TIMEOUT_S))
+        call = held.start_call(candidates=REQUEST.candidates)
+        drained = held.start(held.server.drain(TIMEOUT_S))
         assert next(watch).status == NOT_SERVING
         assert not call.done()
         held.ranker.release.set()

@@ -1,7 +1,5 @@
 """Fields of serialized messages, counted without parsing: as many as the parser finds, and no more than the limit."""
 
-from __future__ import annotations
-
 from google.protobuf.message import DecodeError
 from hypothesis import example, given
 from hypothesis import strategies as st

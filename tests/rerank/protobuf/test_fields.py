@@ -1,7 +1,5 @@
 """Fields of requests: the names of the command line become protobuf's values, and a wrong field is named."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any

@@ -1,7 +1,5 @@
 """Rankings, their traces, search results and models as messages: every field is converted."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

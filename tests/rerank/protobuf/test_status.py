@@ -1,7 +1,5 @@
 """The gRPC status of each exception and its google.rpc details."""
 
-from __future__ import annotations
-
 import grpc
 import pytest
 from google.rpc import error_details_pb2

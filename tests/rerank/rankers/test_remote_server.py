@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic import ValidationError
 
-from rerank.config import ApiModel, EngineConfig, HttpConfig, RerankServerSettings
+from rerank.config import ApiModel, EngineConfig, RerankServerSettings
 from rerank.engine.engine import Engine
 from rerank.engine.request import Request
 from rerank.engine.strategies import RankStage, Single, Sliding, Strategy
@@ -23,7 +23,6 @@ from tests.fakes import NumberRanker, number_in
 from tests.rerank.inference_servers.stand_in import Reply, StandIn, stand_in
 
 if TYPE_CHECKING:
-    from rerank.models.encoder import Encoder
     from tests.http_client import HttpClient
 
 KEY = "secret-of-the-endpoint"
@@ -53,14 +52,12 @@ def order(ranking: Ranking) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def http(encoder: Encoder) -> Iterator[HttpClient]:
+def http() -> Iterator[HttpClient]:
     """The HTTP port of a service that ranks by the number in each passage."""
-    from tests.http_client import serving_http
-    from tests.serving import reranker_of
+    from tests.serving import http_service
 
-    settings = HttpConfig(listen="127.0.0.1:0")
-    with serving_http(reranker_of(encoder, {"number": NumberRanker()}, http=settings)) as (_, client):
-        yield client
+    with http_service({"number": NumberRanker()}) as served:
+        yield served.http
 
 
 @asynccontextmanager

@@ -17,7 +17,6 @@ from rerank import InvalidRequest, Query, Ranking, RankOptions
 from rerank.config import Limits
 from rerank.engine.request import Request
 from rerank.engine.strategies import RankStage, Single
-from rerank.models.encoder import Encoder
 from rerank.protobuf.messages import rerank_request, search_request
 from rerank.rankers.base import RankerInfo
 from rerank.rankers.identity import IdentityRanker
@@ -44,7 +43,7 @@ Rank = Callable[..., Ranking]
 
 
 @pytest.fixture
-def rank(encoder: Encoder) -> Rank:
+def rank() -> Rank:
     """Ranks candidates by "short", "pointwise" or "identity"."""
 
     def run(
@@ -56,7 +55,7 @@ def rank(encoder: Encoder) -> Rank:
                 "pointwise": short_sighted(ScoreKind.POINTWISE),
                 "identity": IdentityRanker(),
             }
-            async with reranker_of(encoder, rankers) as reranker:
+            async with reranker_of(rankers) as reranker:
                 deadline = asyncio.get_running_loop().time() - 1 if late else math.inf
                 return await reranker.rerank(
                     query, candidates, RankOptions(max_chunks_per_doc=chunks, **options), deadline
@@ -122,12 +121,12 @@ def test_model_that_reads_passages_alone_gives_a_document_the_place_of_its_best_
 
 @pytest.mark.parametrize("title", ["Fleas", "Fleas 🙂 of the world", ""])
 @pytest.mark.parametrize("has_title", [False, True])
-def test_span_is_of_the_text_as_it_was_sent_and_the_title_is_in_front_of_each_part(encoder, title, has_title):
+def test_span_is_of_the_text_as_it_was_sent_and_the_title_is_in_front_of_each_part(title, has_title):
     ranker = short_sighted()
     text = f"{title} {LONG}" if has_title else LONG
 
     async def call() -> Ranking:
-        async with reranker_of(encoder, {"short": ranker}) as reranker:
+        async with reranker_of({"short": ranker}) as reranker:
             sent = [Passage("a", text, title=title), Passage("b", "none")]
             return await reranker.rerank(QUERY, sent, RankOptions(max_chunks_per_doc=10))
 

@@ -115,13 +115,13 @@ async def test_min_relevance_leaves_out_what_is_below_or_unknown():
         assert kept.trace == found.trace or not expected
 
 
-async def test_top_n_counts_the_results_that_min_relevance_leaves(encoder):
+async def test_top_n_counts_the_results_that_min_relevance_leaves():
     """The last model orders against the cosines, so that the first results are those that are left out."""
     against = cosine_ranker()
     against.score = lambda parts: [  # type: ignore[method-assign]
         replace(result, scores=tuple(-score for score in result.scores)) for result in cosine_ranker().score(parts)
     ]
-    async with reranker_of(encoder, {"m": against}) as reranker:
+    async with reranker_of({"m": against}) as reranker:
         for top_n, expected in ((0, ["d0", "d3", "d1"]), (2, ["d0", "d3"]), (4, ["d0", "d3", "d1"])):
             options = RankOptions(min_relevance=0.1, top_n=top_n)
             found = await reranker.rerank("q", numbered_passages([0.5, 0.9, 0.1, 0.7, 0.2]), options)

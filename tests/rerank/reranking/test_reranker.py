@@ -50,9 +50,9 @@ def test_rank_cuts_to_top_k_and_returns_texts_on_request():
         {"tokens": TextTokens(array("i"), array("i"), array("i"))},
     ],
 )
-async def test_what_is_known_of_a_passage_from_elsewhere_is_not_used(encoder, known):
+async def test_what_is_known_of_a_passage_from_elsewhere_is_not_used(known):
     """Another encoder or model may have computed it."""
-    async with reranker_of(encoder, {"number": NumberRanker()}) as reranker:
+    async with reranker_of({"number": NumberRanker()}) as reranker:
         (result,) = (await reranker.rerank("q", [Passage("a", "1", **known)], RankOptions())).ranked
     assert result.passage == Passage("a", "1")
     assert (result.passage.vector, result.passage.tokens, result.passage.stems) == (None, None, None)
@@ -133,8 +133,8 @@ def test_closed_reranker_leaves_none_of_its_threads():
         assert left.name == "tqdm_monitor" or not left.is_alive(), left.name
 
 
-async def test_search_takes_names_and_a_text(encoder, index):
-    async with reranker_of(encoder, {"number": NumberRanker()}, index) as reranker:
+async def test_search_takes_names_and_a_text(index):
+    async with reranker_of({"number": NumberRanker()}, index) as reranker:
         found = await reranker.search("flea bites", "bm25", 5, RankOptions(strategy="single"))
         fed = await reranker.search("flea bites", "dense", 5, RankOptions(), feedback="rocchio")
         assert repr(reranker) == "<AsyncReranker: number (default); index of 12 passages>"
@@ -193,9 +193,9 @@ os._exit(1)
         (RankOptions(model="number"), ""),
     ],
 )
-async def test_share_of_repaired_places_is_a_warning_of_the_reply(encoder, options, share):
+async def test_share_of_repaired_places_is_a_warning_of_the_reply(options, share):
     """An order that was repaired in every place is the first stage's, and would look like a tie with it."""
-    async with reranker_of(encoder, {"number": NumberRanker(), "rambling": rambling_ranker()}) as reranker:
+    async with reranker_of({"number": NumberRanker(), "rambling": rambling_ranker()}) as reranker:
         trace = (await reranker.rerank("q", numbered_passages(range(30)), options)).trace
     assert trace.model_warning.startswith(share)
     assert ("were repaired; passages that it did not name kept their order" in trace.model_warning) == bool(share)

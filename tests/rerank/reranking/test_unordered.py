@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rerank import Query
-from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
 from rerank.reranking.unordered import UnorderedList, shared_words
 from rerank.types import Completeness, Passage, PreparedTexts, Ranking, RankOptions, StrategyKind
@@ -45,13 +44,13 @@ Rank = Callable[..., Ranking]
 
 
 @pytest.fixture
-def rank(encoder: Encoder) -> Rank:
+def rank() -> Rank:
     """Ranks candidates by a `place_ranker` or, as the model "identity", by none."""
 
     def run(candidates: Sequence[Any], options: RankOptions = UNORDERED) -> Ranking:
         async def call() -> Ranking:
             rankers = {"place": place_ranker(), "identity": IdentityRanker()}
-            async with reranker_of(encoder, rankers) as reranker:
+            async with reranker_of(rankers) as reranker:
                 return await reranker.rerank(Query(QUERY), candidates, options)
 
         return asyncio.run(call())
@@ -92,11 +91,11 @@ def test_equal_texts_have_equal_scores_and_follow_one_another_by_doc_id(rank, to
     assert len(set(scores.values())) == len({doc_id for doc_id in ("d3", "d0", "d1") if doc_id in scores})
 
 
-def test_text_of_the_index_equals_a_text_that_was_sent(encoder, index):
+def test_text_of_the_index_equals_a_text_that_was_sent(index):
     ranker = NumberRanker()
 
     async def call() -> Ranking:
-        async with reranker_of(encoder, {"number": ranker}, index) as reranker:
+        async with reranker_of({"number": ranker}, index) as reranker:
             (stored,) = index.store.passages(["flea"])
             sent = [Passage("a", stored.text), Passage("flea", in_index=True)]
             return await reranker.rerank(Query("q"), sent, UNORDERED)

@@ -1,27 +1,20 @@
 """Texts that come again to a model that reads vectors: known vectors, the same answer, and a reply that says so."""
 
-from __future__ import annotations
-
 import copy
-import urllib.request
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
 
-from rerank.config import FusionModel, HttpConfig, TelemetryConfig
+from rerank.config import FusionModel
 from rerank.engine.accounts import CallUsage, Shared
 from rerank.models.encoder import Encoder
 from rerank.models.vector_cache import VectorCache
 from rerank.rankers.fusion import FusionRanker
 from rerank.rankers.pe_rank import PERankRanker
-from rerank.reranking.reranker import AsyncReranker
 from rerank.types import RankOptions
 from tests.conftest import PASSAGES
-from tests.fakes import NumberRanker
-from tests.http_client import HttpClient, serving_http
-from tests.serving import Served, reranker_of
+from tests.serving import METRICS, http_service, reranker_of
 
 QUERY = "how long does a flea live"
 TEXTS = [text for _, text in PASSAGES.values()]
@@ -34,27 +27,15 @@ def with_cache(encoder: Encoder, max_bytes: int) -> Encoder:
     return copied
 
 
-def make_reranker(checkpoint: Path, encoder: Encoder) -> AsyncReranker:
-    rankers = {"pe-rank": PERankRanker(checkpoint, encoder, "cpu"), "number": NumberRanker()}
-    telemetry = TelemetryConfig(metrics="127.0.0.1:0")
-    return reranker_of(encoder, rankers, http=HttpConfig(listen="127.0.0.1:0"), telemetry=telemetry)
-
-
-@pytest.fixture
-def served(checkpoint: Path, encoder: Encoder) -> Iterator[tuple[Served, HttpClient]]:
-    with serving_http(make_reranker(checkpoint, with_cache(encoder, 1_000_000))) as opened:
-        yield opened
-
-
-def test_metrics_count_the_hits(served: tuple[Served, HttpClient]) -> None:
-    service, http = served
+def test_metrics_count_the_hits(checkpoint: Path, encoder: Encoder) -> None:
+    cached = with_cache(encoder, 1_000_000)
+    rankers = {"pe-rank": PERankRanker(checkpoint, cached, "cpu")}
     body = {"model": "pe-rank", "query": QUERY, "documents": TEXTS}
-    replies = [http.post("/v2/rerank", body) for _ in range(2)]
-    assert replies[0].json["results"] == replies[1].json["results"]
-    with urllib.request.urlopen(f"http://{service.server.metrics_address}/metrics") as page:
-        lines = page.read().decode().splitlines()
-    assert f'rerank_text_vectors_total{{result="hit"}} {len(TEXTS)}.0' in lines
-    assert f'rerank_text_vectors_total{{result="miss"}} {len(TEXTS)}.0' in lines
+    with http_service(rankers, encoder=cached, telemetry=METRICS) as served:
+        first, second = (served.http.post("/v2/rerank", body).json["results"] for _ in range(2))
+        assert first == second
+        for result in ("hit", "miss"):
+            assert served.metric("rerank_text_vectors_total", result=result) == len(TEXTS)
 
 
 @pytest.mark.parametrize("model", ["pe-rank", "fusion"])
@@ -63,13 +44,13 @@ async def test_tokens_are_those_of_the_texts_cached_or_not(checkpoint: Path, enc
     settings = FusionModel(name="fusion", ranker="fusion", sparse_weight=0.0)
     rankers = {"pe-rank": PERankRanker(checkpoint, cached, "cpu"), "fusion": FusionRanker(settings, cached, None)}
     texts = [*TEXTS[:4], TEXTS[0], "", "long " * 300]
-    async with reranker_of(cached, rankers) as reranker:
+    async with reranker_of(rankers, encoder=cached) as reranker:
         cold, warm, half = [
             (await reranker.rerank(QUERY, some, RankOptions(model=model))).trace.tokens
             for some in (texts[:5], texts[:5], texts)
         ]
         assert cached.vector_cache.hits >= 5
-    async with reranker_of(with_cache(encoder, 0), rankers) as reranker:
+    async with reranker_of(rankers, encoder=with_cache(encoder, 0)) as reranker:
         uncached = (await reranker.rerank(QUERY, texts, RankOptions(model=model))).trace.tokens
     assert cold == warm > 0
     assert half == uncached > cold
@@ -84,7 +65,8 @@ async def test_known_vectors_are_not_expected_work(
         expected.append(amount)
         return nullcontext()
 
-    async with make_reranker(checkpoint, with_cache(encoder, 1_000_000)) as reranker:
+    cached = with_cache(encoder, 1_000_000)
+    async with reranker_of({"pe-rank": PERankRanker(checkpoint, cached, "cpu")}, encoder=cached) as reranker:
         monkeypatch.setattr(reranker.engine.accounts, "acquired", acquired)
         for _ in range(2):
             await reranker.rerank(QUERY, TEXTS, RankOptions())

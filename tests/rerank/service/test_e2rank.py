@@ -1,7 +1,5 @@
 """An E2Rank model retrieves, ranks and searches again with the vector that it made of the list."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +18,7 @@ from rerank.retrieval.index import Index
 from rerank.types import FirstStage, Query, Window
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
-from tests.serving import TIMEOUT_S, refusal, reranker_of, serving
+from tests.serving import TIMEOUT_S, refusal, running_service
 from tests.small_encoder import write_qwen_model
 
 QUERY = "how long does a flea live"
@@ -47,9 +45,9 @@ def ranker(e2rank: Encoder) -> Ranker:
 
 @pytest.fixture(scope="module")
 def stub(e2rank: Encoder, ranker: Ranker, index: Index) -> Iterator[RerankServiceStub]:
-    reranker = reranker_of(e2rank, {"e2rank": ranker, "identity": IdentityRanker()}, index)
-    with serving(reranker) as served, grpc.insecure_channel(served.address) as channel:
-        yield RerankServiceStub(channel)
+    rankers = {"e2rank": ranker, "identity": IdentityRanker()}
+    with running_service(rankers, index, encoder=e2rank) as served:
+        yield served.stub
 
 
 def search(stub: RerankServiceStub, **fields: object) -> pb.RerankResponse:

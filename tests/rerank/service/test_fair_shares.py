@@ -1,7 +1,5 @@
 """Each key or connection is a caller with a share of the engine."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,6 @@ from rerank.access.keys import CallerLimits, add_key
 from rerank.client import Credentials
 from rerank.engine.request import ModelPhase
 from rerank.engine.scheduler import Work
-from rerank.models.encoder import Encoder
 from rerank.reranking.reranker import AsyncReranker
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
@@ -35,8 +32,8 @@ def callers_seen(reranker: AsyncReranker) -> list[str]:
     return seen
 
 
-def test_without_keys_each_connection_is_a_caller(encoder: Encoder) -> None:
-    reranker = reranker_of(encoder, {"number": NumberRanker()})
+def test_without_keys_each_connection_is_a_caller() -> None:
+    reranker = reranker_of({"number": NumberRanker()})
     seen = callers_seen(reranker)
     with serving(reranker) as served:
         for _ in range(2):
@@ -50,10 +47,10 @@ def test_without_keys_each_connection_is_a_caller(encoder: Encoder) -> None:
     assert first.startswith("ipv4:127.0.0.1:")
 
 
-def test_with_keys_each_key_is_a_caller_on_any_connection(encoder: Encoder, tmp_path: Path) -> None:
+def test_with_keys_each_key_is_a_caller_on_any_connection(tmp_path: Path) -> None:
     path = tmp_path / "keys.yaml"
     keys = [add_key(path, name, CallerLimits()) for name in ("frontend", "nightly")]
-    reranker = reranker_of(encoder, {"number": NumberRanker()}, keys=path)
+    reranker = reranker_of({"number": NumberRanker()}, keys=path)
     seen = callers_seen(reranker)
     with serving(reranker) as served:
         for key in (*keys, keys[0]):

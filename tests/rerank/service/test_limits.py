@@ -1,7 +1,5 @@
 """Limits on the calls in flight: their number, the bytes of their messages, and the time that a transfer may take."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import threading
@@ -19,11 +17,10 @@ from rerank.access import keys as keys_module
 from rerank.access.keys import CallerLimits, KeyStore, add_key
 from rerank.config import Limits
 from rerank.errors import Overloaded
-from rerank.models.encoder import Encoder
 from rerank.ports.connections import end_connection_of
 from rerank.service.limits import CallsInFlight
 from rerank.v1 import rerank_pb2 as pb
-from tests.serving import TIMEOUT_S, held_service, identity_service, numbered_candidates, refusal
+from tests.serving import TIMEOUT_S, held_service, numbered_candidates, refusal, running_service
 
 EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
 METHOD = "/rerank.v1.RerankService/Rerank"
@@ -52,8 +49,8 @@ def half_sent(address: str, calls: int) -> Iterator[list[grpc.Future]]:
             release.set()
 
 
-def test_bytes_over_the_limit_are_refused_and_small_messages_are_not(encoder: Encoder) -> None:
-    with held_service(encoder, free_batches=0, limits={"max_bytes_in_flight": 150_000}) as held:
+def test_bytes_over_the_limit_are_refused_and_small_messages_are_not() -> None:
+    with held_service(free_batches=0, limits={"max_bytes_in_flight": 150_000}) as held:
         call = held.start_call(candidates=large(100).candidates)
         refused = refusal(lambda: held.stub.Rerank(large(80), timeout=TIMEOUT_S))
         assert (refused.code, refused.reason) == (EXHAUSTED, "OVERLOADED")
@@ -63,25 +60,25 @@ def test_bytes_over_the_limit_are_refused_and_small_messages_are_not(encoder: En
         held.ranker.release.set()
         assert len(small.result(TIMEOUT_S).results) == 2
         assert len(call.result(TIMEOUT_S).results) == 100
-        held.served.wait_until_idle()
+        held.wait_until_idle()
         assert len(held.stub.Rerank(large(80), timeout=TIMEOUT_S).results) == 80
 
 
-def test_message_alone_may_exceed_the_bytes_in_flight(encoder: Encoder) -> None:
-    with identity_service(encoder, limits={"max_bytes_in_flight": 1000}) as (served, _, stub):
+def test_message_alone_may_exceed_the_bytes_in_flight() -> None:
+    with running_service(limits={"max_bytes_in_flight": 1000}) as served:
         for _ in range(3):
-            assert len(stub.Rerank(large(100, return_passages=True), timeout=TIMEOUT_S).results) == 100
+            assert len(served.stub.Rerank(large(100, return_passages=True), timeout=TIMEOUT_S).results) == 100
             served.wait_until_idle()
 
 
 @pytest.mark.parametrize("method", [METHOD, "/grpc.health.v1.Health/Watch"])
-def test_refused_messages_are_not_kept(encoder: Encoder, method: str) -> None:
+def test_refused_messages_are_not_kept(method: str) -> None:
     """Frames of exceptions, and iterators over messages, kept them until the garbage collection."""
-    with identity_service(encoder) as (served, channel, _):
+    with running_service() as served:
         garbage = b"\xff" + bytes(8_000_000)
         before_mb = resident_mb()
         for _ in range(60):
-            assert refusal(lambda: channel.unary_unary(method)(garbage)).code is grpc.StatusCode.INVALID_ARGUMENT
+            assert refusal(lambda: served.channel.unary_unary(method)(garbage)).code is grpc.StatusCode.INVALID_ARGUMENT
             served.wait_until_idle()
         assert resident_mb() - before_mb < 240  # of 480
 
@@ -92,34 +89,28 @@ def resident_mb() -> float:
 
 
 @pytest.mark.parametrize("peer", ["ipv4:127.0.0.1:1", "ipv6:%5B::1%5D:1"])
-def test_connection_of_another_client_is_not_ended(encoder: Encoder, peer: str) -> None:
-    with identity_service(encoder) as (served, _, stub):
-        stub.Rerank(SMALL, timeout=TIMEOUT_S)
+def test_connection_of_another_client_is_not_ended(peer: str) -> None:
+    with running_service() as served:
+        served.stub.Rerank(SMALL, timeout=TIMEOUT_S)
         served.loop.call_soon_threadsafe(end_connection_of, int(served.address.rpartition(":")[2]), peer)
         served.wait(asyncio.sleep(0.1))
-        assert len(stub.Rerank(SMALL, timeout=TIMEOUT_S).results) == 2
+        assert len(served.stub.Rerank(SMALL, timeout=TIMEOUT_S).results) == 2
 
 
-def test_calls_without_messages_on_one_connection_all_end_in_time(encoder: Encoder) -> None:
-    with (
-        identity_service(encoder, limits={"max_transfer_s": 0.5}) as (served, _, _),
-        half_sent(served.address, 50) as calls,
-    ):
+def test_calls_without_messages_on_one_connection_all_end_in_time() -> None:
+    with running_service(limits={"max_transfer_s": 0.5}) as served, half_sent(served.address, 50) as calls:
         start_s = time.perf_counter()
         for call in calls:
             assert "did not arrive in time" in refusal(lambda call=call: call.result(TIMEOUT_S)).message
         assert time.perf_counter() - start_s < 6  # two at a time would take 12.5
 
 
-def test_call_without_a_message_gives_way_when_there_is_no_room(encoder: Encoder) -> None:
+def test_call_without_a_message_gives_way_when_there_is_no_room() -> None:
     """The oldest one, so that a connection with as many calls as there may be locks out nobody."""
-    with (
-        identity_service(encoder, limits={"max_calls": 4}) as (served, _, stub),
-        half_sent(served.address, 4) as silent,
-    ):
+    with running_service(limits={"max_calls": 4}) as served, half_sent(served.address, 4) as silent:
         served.wait_for_calls(4)
         for _ in range(3):
-            assert len(stub.Rerank(SMALL, timeout=TIMEOUT_S).results) == 2
+            assert len(served.stub.Rerank(SMALL, timeout=TIMEOUT_S).results) == 2
         assert sum(call.done() for call in silent) <= 3
 
 

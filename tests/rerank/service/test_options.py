@@ -12,11 +12,10 @@ from rerank.types import ScoreKind
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import NumberRanker
-from tests.http_client import HttpClient, http_service
+from tests.http_client import HttpClient
 from tests.serving import TIMEOUT_S
 
 if TYPE_CHECKING:
-    from rerank.models.encoder import Encoder
     from rerank.retrieval.index import Index
 
 
@@ -24,21 +23,21 @@ from typing import Any
 
 from rerank.config import PERankModel, TelemetryConfig
 from tests.rerank.telemetry.test_metrics import value
-from tests.serving import Served
+from tests.serving import Served, http_service
 
 #: A service over gRPC, and its HTTP port.
 Ports = tuple[RerankServiceStub, HttpClient]
 
 
 @pytest.fixture(scope="module")
-def ports(encoder: Encoder, index: Index) -> Iterator[Ports]:
+def ports(index: Index) -> Iterator[Ports]:
     """A service with "probability", whose scores are probabilities, and "number", which gives no relevance."""
     ranker = NumberRanker(score_kind=ScoreKind.POINTWISE_PROBABILITY, relevance="score")
     with (
-        http_service(encoder, {"probability": ranker, "number": NumberRanker()}, index) as (served, http),
+        http_service({"probability": ranker, "number": NumberRanker()}, index) as served,
         grpc.insecure_channel(served.address) as channel,
     ):
-        yield RerankServiceStub(channel), http
+        yield RerankServiceStub(channel), served.http
 
 
 @pytest.mark.parametrize("feedback", [None, pb.Feedback()])
@@ -78,15 +77,15 @@ def candidates() -> list[pb.Candidate]:
 
 
 @pytest.fixture(scope="module")
-def service(encoder: Any) -> Iterator[Service]:
+def service() -> Iterator[Service]:
     """The first stage of its callers has the weight .5, unless they say otherwise."""
     settings = {"models": (MODEL,), "first_stage_weight": 0.5}
     settings["telemetry"] = TelemetryConfig(metrics="127.0.0.1:0")
     with (
-        http_service(encoder, {"number": NumberRanker()}, **settings) as (served, http),
+        http_service({"number": NumberRanker()}, **settings) as served,
         grpc.insecure_channel(served.address) as channel,
     ):
-        yield Service(served, http, RerankServiceStub(channel))
+        yield Service(served, served.http, RerankServiceStub(channel))
 
 
 @pytest.mark.parametrize(

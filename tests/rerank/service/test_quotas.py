@@ -1,7 +1,5 @@
 """Calls that give way, bytes in flight, and places of messages, without a service around them."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Requests as they come in messages of protobuf: checks with their errors, cleaning and defaults."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

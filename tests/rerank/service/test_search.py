@@ -1,7 +1,5 @@
 """Search over a real socket: with relevance feedback, and for a query longer than a model or first stage reads."""
 
-from __future__ import annotations
-
 import grpc
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Start of the service: checks before a model is loaded, and the description of what runs."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

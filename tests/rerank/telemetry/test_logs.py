@@ -1,7 +1,5 @@
 """The form of the log: text and JSON, with the fields of calls, and with texts only if asked for."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

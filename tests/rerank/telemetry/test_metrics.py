@@ -1,7 +1,5 @@
 """Metrics: what /metrics reports after calls, refusals, cancellations and batches."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time
@@ -19,7 +17,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rerank.access.keys import CallerLimits, add_key
 from rerank.config import EngineConfig, HttpConfig, Limits, TelemetryConfig
-from rerank.models.encoder import Encoder
 from rerank.ports import connections
 from rerank.ports.http import metrics
 from rerank.reranking.reranker import SearchResult
@@ -30,7 +27,17 @@ from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import NumberRanker, rambling_ranker
 from tests.http_client import HttpClient
-from tests.serving import TIMEOUT_S, Served, held_service, numbered_candidates, refusal, reranker_of, serving, wait_for
+from tests.serving import (
+    TIMEOUT_S,
+    Served,
+    held_service,
+    numbered_candidates,
+    refusal,
+    reranker_of,
+    running_service,
+    serving,
+    wait_for,
+)
 from tests.traces import trace_of
 
 METRICS = TelemetryConfig(metrics="127.0.0.1:0")
@@ -50,8 +57,8 @@ def scraped(served: Served) -> str:
 
 
 @pytest.fixture
-def service(encoder: Encoder) -> Iterator[Served]:
-    with serving(reranker_of(encoder, {"number": NumberRanker()}, telemetry=METRICS)) as served:
+def service() -> Iterator[Served]:
+    with running_service({"number": NumberRanker()}, telemetry=METRICS) as served:
         yield served
 
 
@@ -79,8 +86,8 @@ def test_answer_is_counted_with_its_times_and_its_work(service: Served, stub: Re
     assert model_s == pytest.approx(execution.model_ms / 1000)
 
 
-def test_share_of_repaired_places_is_counted(encoder: Encoder) -> None:
-    reranker = reranker_of(encoder, {"number": NumberRanker(), "rambling": rambling_ranker()}, telemetry=METRICS)
+def test_share_of_repaired_places_is_counted() -> None:
+    reranker = reranker_of({"number": NumberRanker(), "rambling": rambling_ranker()}, telemetry=METRICS)
     with serving(reranker) as served, grpc.insecure_channel(served.address) as channel:
         for model in ("rambling", "number"):
             RerankServiceStub(channel).Rerank(request(30, model=model), timeout=TIMEOUT_S)
@@ -104,28 +111,28 @@ def test_callers_cannot_add_time_series_by_unknown_models(service: Served, stub:
     assert value(service, "rerank_requests_total", model="unknown", status="NOT_FOUND") == 3
 
 
-def test_queue_and_cancellation_are_counted(encoder: Encoder) -> None:
-    with held_service(encoder, telemetry=METRICS, engine=EngineConfig(max_batch_tokens=1)) as held:
+def test_queue_and_cancellation_are_counted() -> None:
+    with held_service(telemetry=METRICS, engine=EngineConfig(max_batch_tokens=1)) as held:
         call = held.start_call(candidates=numbered_candidates(range(100)))
-        assert value(held.served, "rerank_calls_in_flight") == 1
-        assert value(held.served, "rerank_queued_requests") == 1  # measured when its passages were prepared
-        assert value(held.served, "rerank_queued_tokens") > 0
+        assert value(held, "rerank_calls_in_flight") == 1
+        assert value(held, "rerank_queued_requests") == 1  # measured when its passages were prepared
+        assert value(held, "rerank_queued_tokens") > 0
         call.cancel()
-        wait_for(lambda: value(held.served, "rerank_requests_total", status="CANCELLED", model="number") == 1)
+        wait_for(lambda: value(held, "rerank_requests_total", status="CANCELLED", model="number") == 1)
         held.ranker.release.set()
-        wait_for(lambda: value(held.served, "rerank_batches_after_cancellation_total", phase="rank") == 1)
-        assert value(held.served, "rerank_tokens_after_cancellation_total", phase="rank") == 200
-        assert value(held.served, "rerank_batch_windows_count") == 1
-        assert value(held.served, "rerank_queued_requests") == 0
+        wait_for(lambda: value(held, "rerank_batches_after_cancellation_total", phase="rank") == 1)
+        assert value(held, "rerank_tokens_after_cancellation_total", phase="rank") == 200
+        assert value(held, "rerank_batch_windows_count") == 1
+        assert value(held, "rerank_queued_requests") == 0
 
 
-def test_refused_call_is_counted_by_the_limit_that_it_exceeds(encoder: Encoder) -> None:
-    with held_service(encoder, telemetry=METRICS, limits=Limits(max_calls=1)) as held:
+def test_refused_call_is_counted_by_the_limit_that_it_exceeds() -> None:
+    with held_service(telemetry=METRICS, limits=Limits(max_calls=1)) as held:
         call = held.start_call(candidates=numbered_candidates(range(3)))
         refused = refusal(lambda: held.stub.Rerank(request(1), timeout=TIMEOUT_S))
         assert refused.code is grpc.StatusCode.RESOURCE_EXHAUSTED
-        wait_for(lambda: value(held.served, "rerank_refusals_total", reason="max_calls") == 1)
-        assert value(held.served, "rerank_requests_total", status="RESOURCE_EXHAUSTED") == 1
+        wait_for(lambda: value(held, "rerank_refusals_total", reason="max_calls") == 1)
+        assert value(held, "rerank_requests_total", status="RESOURCE_EXHAUSTED") == 1
         held.ranker.release.set()
         call.result(TIMEOUT_S)
 
@@ -138,11 +145,9 @@ def test_feedback_is_what_comes_before_the_last_ranking() -> None:
     assert part_ms(trace_of(), None) == {"queue": 0, "prepare": 0, "model": 0}
 
 
-def test_connections_that_send_nothing_leave_room_for_prometheus(
-    encoder: Encoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_connections_that_send_nothing_leave_room_for_prometheus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "_MAX_CONNECTIONS", 20)
-    with serving(reranker_of(encoder, {"number": NumberRanker()}, telemetry=METRICS)) as served, ExitStack() as stack:
+    with running_service({"number": NumberRanker()}, telemetry=METRICS) as served, ExitStack() as stack:
         host, _, port = served.server.metrics_address.rpartition(":")
         threads = threading.active_count()
         for _ in range(30):
@@ -151,7 +156,7 @@ def test_connections_that_send_nothing_leave_room_for_prometheus(
         assert threading.active_count() == threads
 
 
-def test_page_is_for_addresses_and_the_names_of_the_settings(encoder: Encoder, tmp_path: Path) -> None:
+def test_page_is_for_addresses_and_the_names_of_the_settings(tmp_path: Path) -> None:
     """A page of evil.example, whose name was made to point at this machine, could read it; keys do not protect it.
 
     Prometheus calls a pod by its address, and a service of Compose by its name.
@@ -160,7 +165,7 @@ def test_page_is_for_addresses_and_the_names_of_the_settings(encoder: Encoder, t
     add_key(keys, "a", CallerLimits())
     http = HttpConfig(listen="127.0.0.1:0", allowed_hosts=("rerank",))
     for further, other in (({"keys": keys, "http": http}, 400), ({"insecure": True}, 200)):
-        with serving(reranker_of(encoder, {"number": NumberRanker()}, telemetry=METRICS, **further)) as served:
+        with running_service({"number": NumberRanker()}, telemetry=METRICS, **further) as served:
             client = HttpClient(served.server.metrics_address)
             hosts = {"10.4.0.17:9464": 200, "rerank:9464": 200, "localhost": 200, "evil.example": other}
             for host, status in hosts.items():
@@ -168,7 +173,7 @@ def test_page_is_for_addresses_and_the_names_of_the_settings(encoder: Encoder, t
                 assert (reply.status, b"rerank_requests" in reply.body) == (status, status == 200)
 
 
-def test_readers_take_a_tenth_of_the_event_loop(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readers_take_a_tenth_of_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight readers that asked again and again had it nearly alone: a health check took 1.8 s."""
     starts_s = list[float]()
 
@@ -178,7 +183,7 @@ def test_readers_take_a_tenth_of_the_event_loop(encoder: Encoder, monkeypatch: p
         return b""
 
     monkeypatch.setattr(metrics, "generate_latest", slow_page)
-    reranker = reranker_of(encoder, {"number": NumberRanker()}, telemetry=METRICS)
+    reranker = reranker_of({"number": NumberRanker()}, telemetry=METRICS)
     with serving(reranker) as served, ThreadPoolExecutor(3) as readers:
         assert [*readers.map(lambda _: scraped(served), range(9))] == [""] * 9
         with pytest.raises(HTTPError, match="404"):

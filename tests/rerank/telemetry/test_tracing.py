@@ -1,7 +1,5 @@
 """Traces: the spans of calls as an OpenTelemetry collector receives them."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Iterator
@@ -16,13 +14,11 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_serv
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from rerank.config import TelemetryConfig
-from rerank.models.encoder import Encoder
 from rerank.retrieval.index import Index
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import NumberRanker
-from tests.http_client import http_service
-from tests.serving import TIMEOUT_S, numbered_candidates, reranker_of, serving, wait_for
+from tests.serving import TIMEOUT_S, http_service, numbered_candidates, reranker_of, serving, wait_for
 
 TRACES = TelemetryConfig(traces=True)
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -64,9 +60,9 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
 
 
 @contextmanager
-def stub_of(encoder: Encoder, index: Index | None = None, **settings: Any) -> Iterator[RerankServiceStub]:
+def stub_of(index: Index | None = None, **settings: Any) -> Iterator[RerankServiceStub]:
     """A stub of a service with the model "number"."""
-    reranker = reranker_of(encoder, {"number": NumberRanker()}, index, **settings)
+    reranker = reranker_of({"number": NumberRanker()}, index, **settings)
     with serving(reranker) as served, grpc.insecure_channel(served.address) as channel:
         yield RerankServiceStub(channel)
 
@@ -77,9 +73,9 @@ def attributes(span: Span) -> dict[str, object]:
     }
 
 
-def test_call_has_a_span_with_its_preparation_and_each_window_inside(encoder: Encoder, collector: Collector) -> None:
+def test_call_has_a_span_with_its_preparation_and_each_window_inside(collector: Collector) -> None:
     request = pb.RerankRequest(query="secret", candidates=numbered_candidates(range(30)))
-    with stub_of(encoder, telemetry=TRACES) as stub:
+    with stub_of(telemetry=TRACES) as stub:
         metadata = [("traceparent", f"00-{TRACE_ID}-{SPAN_ID}-01"), ("x-request-id", "r-1")]
         stub.Rerank(request, timeout=TIMEOUT_S, metadata=metadata)
     (call,) = collector.named("rerank.v1.RerankService/Rerank") or collector.named("/rerank.v1.RerankService/Rerank")
@@ -109,13 +105,11 @@ def missing_collector(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("missing_collector")
-def test_missing_collector_is_told_once(
-    encoder: Encoder, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_collector_is_told_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
-    with http_service(encoder, {"number": NumberRanker()}, telemetry=TRACES) as (_, client):
+    with http_service({"number": NumberRanker()}, telemetry=TRACES) as served:
         for _ in range(4):
-            assert client.post("/rerank", {"query": "q", "texts": ["1"]}).status == 200
+            assert served.http.post("/rerank", {"query": "q", "texts": ["1"]}).status == 200
             time.sleep(0.5)
         wait_for(lambda: any("traces do not reach" in message for message in caplog.messages))
     of_traces = [record for record in caplog.records if record.name.startswith(("opentelemetry", "rerank.telemetry"))]
@@ -123,9 +117,9 @@ def test_missing_collector_is_told_once(
 
 
 @pytest.mark.usefixtures("missing_collector")
-def test_missing_collector_does_not_delay_the_end(encoder: Encoder) -> None:
-    with http_service(encoder, {"number": NumberRanker()}, telemetry=TRACES) as (_, client):
-        assert client.post("/rerank", {"query": "q", "texts": ["1"]}).status == 200
+def test_missing_collector_does_not_delay_the_end() -> None:
+    with http_service({"number": NumberRanker()}, telemetry=TRACES) as served:
+        assert served.http.post("/rerank", {"query": "q", "texts": ["1"]}).status == 200
         time.sleep(0.2)  # the spans are on their way
         start_s = time.perf_counter()
     assert time.perf_counter() - start_s < 5
@@ -133,10 +127,8 @@ def test_missing_collector_does_not_delay_the_end(encoder: Encoder) -> None:
 
 @pytest.mark.usefixtures("collector")
 @pytest.mark.parametrize("header", ["baggage", "tracestate"])
-def test_headers_of_strangers_do_not_reach_the_log(
-    encoder: Encoder, caplog: pytest.LogCaptureFixture, header: str
-) -> None:
-    with http_service(encoder, {"number": NumberRanker()}, telemetry=TRACES) as (_, client):
+def test_headers_of_strangers_do_not_reach_the_log(caplog: pytest.LogCaptureFixture, header: str) -> None:
+    with http_service({"number": NumberRanker()}, telemetry=TRACES) as served:
         sent = {header: ",".join(["secret of a stranger"] * 2000), "traceparent": f"00-{TRACE_ID}-{SPAN_ID}-01"}
-        assert client.post("/rerank", {"query": "q", "texts": ["1"]}, **sent).status == 200
+        assert served.http.post("/rerank", {"query": "q", "texts": ["1"]}, **sent).status == 200
     assert "secret" not in caplog.text

@@ -1,7 +1,5 @@
 """The contract's service on Ray Serve, with the names of the fixtures of `rerank serve`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Deployments of tests: what runs inside the replicas, and the replicas as processes of this machine."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterable, Iterator

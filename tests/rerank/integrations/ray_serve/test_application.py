@@ -1,7 +1,5 @@
 """Settings that Ray Serve cannot follow are refused, with the way out."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`rerank ray-serve`: one command starts the service on Ray, and the same command replaces its replicas."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The contract on Ray Serve: the tests of `rerank serve` that call it by `stub` or `channel`, on two replicas."""
 
-from __future__ import annotations
-
 from inspect import signature
 from types import ModuleType
 

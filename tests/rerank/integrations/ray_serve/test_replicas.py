@@ -1,8 +1,6 @@
 """Replicas on Ray Serve: deadlines reach them; those that are killed or replaced under load leave right answers or
 UNAVAILABLE."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

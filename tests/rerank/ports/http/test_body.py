@@ -1,7 +1,5 @@
 """Bodies of requests: their values are counted before anything is built from them."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What an HTTP call takes from its headers before its body is received."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from contextlib import nullcontext

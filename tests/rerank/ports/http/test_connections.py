@@ -1,7 +1,5 @@
 """The socket of the HTTP port: connections beyond the bound are closed, those that wait for longest first."""
 
-from __future__ import annotations
-
 import os
 import resource
 import socket

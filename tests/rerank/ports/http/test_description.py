@@ -1,7 +1,5 @@
 """What the HTTP port says of the service, health, models, limits and its interface, and headers of its answers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -10,26 +8,19 @@ from urllib.parse import urljoin
 import pytest
 
 from rerank import __version__
-from rerank.config import HttpConfig
-from rerank.models.encoder import Encoder
 from rerank.ports.http.app import header_value
 from rerank.rankers.failed import FailedRanker
-from rerank.reranking.registry import ModelRegistry
-from rerank.reranking.reranker import AsyncReranker
 from tests.fakes import NumberRanker
-from tests.http_client import HttpClient, serving_http
-from tests.serving import config_for
+from tests.http_client import HttpClient
+from tests.serving import http_service
 
 
-def test_health_is_503_if_the_default_model_is_not_served(encoder: Encoder) -> None:
-    config = config_for(["broken", "number"], http=HttpConfig(listen="127.0.0.1:0"))
+def test_health_is_503_if_the_default_model_is_not_served() -> None:
     broken = FailedRanker("broken", NumberRanker().info, "failed its self-test")
-    registry = ModelRegistry(config.models, {"broken": broken, "number": NumberRanker()})
-    with serving_http(AsyncReranker(config, encoder, None, registry)) as (_, client):
-        reply = client.get("/health")
-        by_default, by_name = (
-            client.post("/rerank", {"query": "q", "texts": ["a"], "model": m}) for m in ("", "number")
-        )
+    with http_service({"broken": broken, "number": NumberRanker()}) as served:
+        reply = served.http.get("/health")
+        asked = [{"query": "q", "texts": ["a"], "model": model} for model in ("", "number")]
+        by_default, by_name = (served.http.post("/rerank", body) for body in asked)
     assert (reply.status, reply.json["reason"]) == (503, "failed its self-test")
     assert (by_default.status, by_name.status) == (400, 200)
 

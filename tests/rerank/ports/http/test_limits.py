@@ -1,31 +1,19 @@
 """Limits on HTTP requests: sizes, types, deadlines and calls in flight, which HTTP and gRPC share."""
 
-from __future__ import annotations
-
 import json
 import logging
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
 
-from rerank.config import HttpConfig
-from rerank.models.encoder import Encoder
-from tests.http_client import HttpClient, http_service, texts
-from tests.serving import TIMEOUT_S, HeldService, held_service
+from tests.http_client import JSON_TYPE, HttpClient, texts
+from tests.serving import HTTP, TIMEOUT_S, held_service, http_service
 
-HTTP = HttpConfig(listen="127.0.0.1:0")
 BODY = {"query": "q", "texts": texts(1, 2)}
-
-
-@contextmanager
-def held(encoder: Encoder, free_batches: int = 0, **settings: Any) -> Iterator[tuple[HeldService, HttpClient]]:
-    """A service whose only model waits for `ranker.release`; `free_batches` batches run without waiting."""
-    with held_service(encoder, free_batches, http=HTTP, **settings) as service:
-        yield service, HttpClient(service.served.server.http_address)
+SENT = json.dumps(BODY).encode()
 
 
 def raw_request(body: bytes, *headers: str) -> bytes:
@@ -34,15 +22,14 @@ def raw_request(body: bytes, *headers: str) -> bytes:
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_body_over_the_limit_is_refused(encoder: Encoder, chunked: bool) -> None:
-    with http_service(encoder, limits={"max_message_bytes": 1000}) as (_, client):
+def test_body_over_the_limit_is_refused(chunked: bool) -> None:
+    with http_service(limits={"max_message_bytes": 1000}) as served:
         document = json.dumps(BODY | {"query": "q" * 1000}).encode()
-        headers = {"content-type": "application/json"}
         body: Any = iter([document[:600], document[600:]]) if chunked else document
-        reply = client.send("POST", "/rerank", body, headers)
+        reply = served.http.send("POST", "/rerank", body, JSON_TYPE)
         assert (reply.status, reply.json["error_type"]) == (413, "Validation")
         assert "more than the limit of 1000" in reply.json["error"]
-        assert client.post("/rerank", BODY).status == 200
+        assert served.http.post("/rerank", BODY).status == 200
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "1.5", "soon", "", "inf", "١", "0" * 5000])
@@ -58,15 +45,14 @@ def test_deadline_that_is_far_away_is_none(http: HttpClient, value: str) -> None
     assert http.post("/rerank", BODY, x_request_timeout_ms=value).status == 200
 
 
-def test_client_that_hangs_up_cancels_its_request(encoder: Encoder, caplog: pytest.LogCaptureFixture) -> None:
+def test_client_that_hangs_up_cancels_its_request(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "rerank.calls")
-    with held(encoder) as (service, client):
-        with socket.create_connection(client.host_and_port) as connection:
-            body = json.dumps(BODY).encode()
-            connection.sendall(raw_request(body, f"content-length: {len(body)}"))
-            assert service.ranker.entered.wait(TIMEOUT_S)
-        service.served.wait_until_idle()
-        assert not service.ranker.release.is_set()
+    with held_service(http=HTTP) as held:
+        with socket.create_connection(held.http.host_and_port) as connection:
+            connection.sendall(raw_request(SENT, f"content-length: {len(SENT)}"))
+            assert held.ranker.entered.wait(TIMEOUT_S)
+        held.wait_until_idle()
+        assert not held.ranker.release.is_set()
         assert any("POST /rerank CANCELLED" in record.getMessage() for record in caplog.records)
 
 
@@ -79,14 +65,11 @@ def test_client_that_hangs_up_cancels_its_request(encoder: Encoder, caplog: pyte
     ],
     ids=["body", "nothing", "headers"],
 )
-def test_request_that_never_arrives_is_refused_or_its_connection_ended_in_time(
-    encoder: Encoder, sent: bytes, answer: bytes
-) -> None:
+def test_request_that_never_arrives_is_refused_or_its_connection_ended_in_time(sent: bytes, answer: bytes) -> None:
     with (
-        http_service(encoder, limits={"max_transfer_s": 0.3}) as (served, client),
-        socket.create_connection(client.host_and_port) as connection,
+        http_service(limits={"max_transfer_s": 0.3}) as served,
+        socket.create_connection(served.http.host_and_port, TIMEOUT_S) as connection,
     ):
-        connection.settimeout(TIMEOUT_S)
         connection.sendall(sent)
         with suppress(*(() if answer else (ConnectionResetError,))):  # if what was sent was not read
             received = connection.recv(1000)
@@ -105,29 +88,25 @@ def test_bodies_that_never_arrive_hold_up_no_small_request(http: HttpClient) -> 
         assert time.perf_counter() - start_s < 2  # 16 at a time for .15 s each would take 3.75 s
 
 
-def test_request_behind_another_one_is_not_aborted_while_it_is_computed(encoder: Encoder) -> None:
+def test_request_behind_another_one_is_not_aborted_while_it_is_computed() -> None:
     """Both requests are sent at once; the service takes longer for the second than a request may take to arrive."""
-    body = json.dumps(BODY).encode()
     with (
-        held(encoder, free_batches=1, limits={"max_transfer_s": 0.3}) as (service, client),
-        socket.create_connection(client.host_and_port) as connection,
+        held_service(free_batches=1, http=HTTP, limits={"max_transfer_s": 0.3}) as held,
+        socket.create_connection(held.http.host_and_port, TIMEOUT_S) as connection,
     ):
-        connection.settimeout(TIMEOUT_S)
-        connection.sendall(raw_request(body, f"content-length: {len(body)}") * 2)
-        assert service.ranker.entered.wait(TIMEOUT_S)
-        time.sleep(1)
-        service.ranker.release.set()
+        connection.sendall(raw_request(SENT, f"content-length: {len(SENT)}") * 2)
+        assert held.ranker.entered.wait(TIMEOUT_S)
+        time.sleep(0.6)
+        held.ranker.release.set()
         received = b""
         while received.count(b"HTTP/1.1 200") < 2:
             received += connection.recv(65_536)
 
 
 @pytest.mark.parametrize("chunk", [b"1\r\n \r\n", b"f\r\n" + b" " * 15 + b"\r\n"])
-def test_body_in_tiny_chunks_is_refused(encoder: Encoder, chunk: bytes) -> None:
-    with http_service(encoder) as (served, client), socket.create_connection(client.host_and_port) as connection:
-        connection.settimeout(TIMEOUT_S)
-        connection.sendall(raw_request(chunk * 5000, "transfer-encoding: chunked"))
-        answer = b"".join(iter(lambda: connection.recv(65_536), b""))
+def test_body_in_tiny_chunks_is_refused(chunk: bytes) -> None:
+    with http_service() as served:
+        answer = served.http.exchange(raw_request(chunk * 5000, "transfer-encoding: chunked"))
         assert answer.startswith(b"HTTP/1.1 400 ")
         assert b"in chunks of 256 bytes or more" in answer
         served.wait_until_idle()

@@ -1,18 +1,14 @@
 """Malformed HTTP requests are refused with 4xx in the form of the API, and never break the service."""
 
-from __future__ import annotations
-
 import json
 import random
-import socket
 from collections.abc import Callable
-from contextlib import suppress
 from http.client import HTTPConnection
 from typing import Any
 
 import pytest
 
-from tests.http_client import HttpClient
+from tests.http_client import JSON_TYPE, HttpClient
 from tests.serving import TIMEOUT_S
 
 SEEDS = 3
@@ -35,7 +31,6 @@ APIS_OF_RERANK = ({"message", "detail"}, {"error", "error_type"}, {"message", "c
 
 Case = tuple[str, str, bytes, dict[str, str]]
 
-JSON_TYPE = {"content-type": "application/json"}
 JUNK: list[Any] = [
     None, True, -1, 0, 2**70, 1.5, float("nan"), "", " ", "\ud800", "\x00", [], [[]], {}, {"a": 1}, [None], [1],
     ["", 2], {"text": 1}, [{"txt": "a"}], [{"text": None}], "documents", ["x" * 200_001], [""] * 1001,
@@ -189,12 +184,7 @@ def test_number_of_hundreds_of_digits_is_refused_by_name(
     ],
 )
 def test_bytes_that_are_not_http_get_4xx_and_an_end(http: HttpClient, sent: bytes) -> None:
-    with socket.create_connection(http.host_and_port, timeout=TIMEOUT_S) as connection:
-        connection.sendall(sent)
-        received = b""
-        with suppress(ConnectionResetError):  # if more was sent than was read
-            while part := connection.recv(65_536):
-                received += part
+    received = http.exchange(sent)
     assert not received or received.startswith(b"HTTP/1.1 4")
     assert http.get("/health").status == 200
 
@@ -211,9 +201,7 @@ def test_bytes_that_are_not_http_get_4xx_and_an_end(http: HttpClient, sent: byte
     ],
 )
 def test_request_that_a_proxy_may_read_in_another_way_is_told_why(http: HttpClient, sent: str, problem: str) -> None:
-    with socket.create_connection(http.host_and_port, timeout=TIMEOUT_S) as connection:
-        connection.sendall(f"{sent}\r\n\r\n2\r\n{{}}\r\n0\r\n\r\n".encode())
-        received = b"".join(iter(lambda: connection.recv(65_536), b""))
+    received = http.exchange(f"{sent}\r\n\r\n2\r\n{{}}\r\n0\r\n\r\n".encode())
     head, _, body = received.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ")
     assert json.loads(body)["message"].endswith(problem)
@@ -223,10 +211,6 @@ def test_damaged_body_of_another_type_gets_one_answer(http: HttpClient, caplog: 
     """The application, which refuses the type, wrote a second one, and a traceback in the log."""
     head = b"POST /v2/rerank HTTP/1.1\r\nhost: localhost\r\ncontent-type: text\r\ntransfer-encoding: chunked"
     for _ in range(5):
-        with socket.create_connection(http.host_and_port, TIMEOUT_S) as connection:
-            connection.sendall(head + b"\r\n\r\nno length\r\n")
-            answer = b""
-            while part := connection.recv(65_536):
-                answer += part
+        answer = http.exchange(head + b"\r\n\r\nno length\r\n")
         assert answer.count(b"HTTP/1.1 4") == 1
     assert not [record for record in caplog.records if record.exc_info]

@@ -14,11 +14,11 @@ from tests.eval.data import judged_collection
 from tests.fakes import NumberRanker
 from tests.rerank.integrations.inspector.browser.tabs import Tab, new_tab
 from tests.rerank.integrations.inspector.browser.tabs import chromium as chromium
+from tests.serving import http_service
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-    from rerank.models.encoder import Encoder
     from rerank.retrieval.index import Index
 
 
@@ -32,14 +32,13 @@ def collection(beir_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 @pytest.fixture(scope="session")
-def base(encoder: Encoder, index: Index, collection: Path) -> Iterator[str]:
+def base(index: Index, collection: Path) -> Iterator[str]:
     """The address of a service over `index` with judgements and the models number (the default) and identity."""
-    from tests.http_client import http_service
 
     rankers: dict[str, Any] = {"number": NumberRanker(), "identity": IdentityRanker()}
     http = HttpConfig(listen="127.0.0.1:0", qrels=str(collection))
-    with http_service(encoder, rankers, index, http=http) as (_, client):
-        yield f"http://{client.address}"
+    with http_service(rankers, index, http=http) as served:
+        yield f"http://{served.http.address}"
 
 
 @pytest.fixture

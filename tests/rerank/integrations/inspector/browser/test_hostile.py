@@ -16,6 +16,7 @@ import pytest
 from rerank.config import HttpConfig
 from tests.fakes import NumberRanker
 from tests.rerank.integrations.inspector.browser.tabs import Tab, new_tab
+from tests.serving import http_service
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Request
@@ -102,7 +103,6 @@ def live_base(encoder: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     from rerank.rankers.identity import IdentityRanker
     from rerank.retrieval.build import build_index
     from rerank.retrieval.index import Index
-    from tests.http_client import http_service
 
     folder = write_hostile_collection(tmp_path_factory.mktemp("hostile"))
     build_index(open_collection(str(folder)), folder / "index", encoder)
@@ -110,8 +110,8 @@ def live_base(encoder: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     number.info = replace(number.info, reads_instruction=True)
     rankers: dict[str, Any] = {"number": number, **{text: IdentityRanker() for text in HOSTILE.values()}}
     http = HttpConfig(listen="127.0.0.1:0", qrels=str(folder))
-    with http_service(encoder, rankers, Index(folder / "index", encoder), http=http) as (_, client):
-        yield f"http://{client.address}"
+    with http_service(rankers, Index(folder / "index", encoder), http=http) as served:
+        yield f"http://{served.http.address}"
 
 
 def write_hostile_collection(folder: Path) -> Path:

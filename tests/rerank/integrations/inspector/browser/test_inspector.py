@@ -16,11 +16,11 @@ from ir_measures import ScoredDoc, nDCG
 from rerank.config import HttpConfig
 from rerank.readers.qrels import Qrel
 from tests.fakes import NumberRanker
-from tests.http_client import http_service
 from tests.rerank.integrations.inspector.browser.tabs import Tab, new_tab
+from tests.serving import http_service
 
 if TYPE_CHECKING:
-    from rerank.models.encoder import Encoder
+    pass
 
 pytestmark = pytest.mark.browser
 
@@ -51,9 +51,7 @@ def test_search_from_the_form_shows_both_orders(tab: Tab) -> None:
     assert page.title() == "moon and tides · rerank inspector"
 
 
-def test_empty_page_offers_judged_queries_and_without_any_an_example_of_its_own(
-    tab: Tab, chromium: Any, encoder: Encoder
-) -> None:
+def test_empty_page_offers_judged_queries_and_without_any_an_example_of_its_own(tab: Tab, chromium: Any) -> None:
     page = tab.open()
     page.locator(".examples").wait_for()
     assert page.locator(".examples button").all_inner_texts() == ["tides of the moon", "who bites whom"]
@@ -63,17 +61,15 @@ def test_empty_page_offers_judged_queries_and_without_any_an_example_of_its_own(
     assert page.locator(".examples").count() == 0
     page.go_back()
     page.locator(".examples").wait_for()
-    with http_service(encoder, {"default": NumberRanker()}, http=HttpConfig(listen="127.0.0.1:0")) as (_, client):
-        for other in new_tab(chromium, f"http://{client.address}"):
+    with http_service({"default": NumberRanker()}, http=HttpConfig(listen="127.0.0.1:0")) as served:
+        for other in new_tab(chromium, f"http://{served.http.address}"):
             page = other.open()
             page.get_by_role("button", name="how long does a flea live").click()
             page.locator(".ranking").wait_for()
             assert len(other.names("after")) == 6
 
 
-def test_models_are_named_once_and_an_instruction_is_asked_for_only_if_one_reads_it(
-    tab: Tab, chromium: Any, encoder: Encoder
-) -> None:
+def test_models_are_named_once_and_an_instruction_is_asked_for_only_if_one_reads_it(tab: Tab, chromium: Any) -> None:
     page = tab.open()
     page.locator(".examples").wait_for()
     assert page.locator("[name='a.model'] option").all_inner_texts() == ["number (default)", "identity"]
@@ -82,8 +78,8 @@ def test_models_are_named_once_and_an_instruction_is_asked_for_only_if_one_reads
     tab.open(instruction="by date").locator("[name=instruction]").wait_for()  # a link that has one shows it
     reads = NumberRanker()
     reads.info = replace(reads.info, reads_instruction=True)
-    with http_service(encoder, {"default": reads}, http=HttpConfig(listen="127.0.0.1:0")) as (_, client):
-        for other in new_tab(chromium, f"http://{client.address}"):
+    with http_service({"default": reads}, http=HttpConfig(listen="127.0.0.1:0")) as served:
+        for other in new_tab(chromium, f"http://{served.http.address}"):
             page = other.open(a__model="default")
             page.locator(".examples").wait_for()
             assert page.locator("[name='a.model'] option").all_inner_texts() == ["default"]

@@ -1,7 +1,5 @@
 """The inspector of a service with API keys."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,18 +9,18 @@ import pytest
 from rerank.access.keys import CallerLimits, add_key
 from tests.fakes import NumberRanker
 from tests.rerank.integrations.inspector.browser.tabs import new_tab
+from tests.serving import http_service
 
 pytestmark = pytest.mark.browser
 
 
 @pytest.fixture
-def guarded(encoder: Any, index: Any, tmp_path: Path) -> Iterator[tuple[str, str]]:
+def guarded(index: Any, tmp_path: Path) -> Iterator[tuple[str, str]]:
     """The address of a service with keys, and a key."""
-    from tests.http_client import http_service
 
     key = add_key(tmp_path / "keys", "tester", CallerLimits())
-    with http_service(encoder, {"number": NumberRanker()}, index, keys=tmp_path / "keys") as (_, client):
-        yield f"http://{client.address}", key
+    with http_service({"number": NumberRanker()}, index, keys=tmp_path / "keys") as served:
+        yield f"http://{served.http.address}", key
 
 
 def test_key_is_asked_for_and_is_never_part_of_the_link(chromium: Any, guarded: tuple[str, str]) -> None:

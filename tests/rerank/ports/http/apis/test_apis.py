@@ -1,7 +1,5 @@
 """The requests, replies and errors of each API, over a real socket."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

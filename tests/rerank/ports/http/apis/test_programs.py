@@ -4,8 +4,6 @@ programs.json has them. The texts are `NumberRanker`'s, whose order is 1, 2, 0; 
 source has it. `reply` says where the program finds its results, and `reads` which other fields it expects.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator
@@ -16,9 +14,9 @@ from typing import Any
 import pytest
 
 from rerank.config import HttpConfig
-from rerank.models.encoder import Encoder
 from tests.fakes import NumberRanker
-from tests.http_client import HttpClient, http_service
+from tests.http_client import HttpClient
+from tests.serving import http_service
 
 PROGRAMS = json.loads((Path(__file__).parent / "programs.json").read_text(encoding="utf-8"))
 BEST_FIRST = [1, 2, 0]
@@ -26,11 +24,11 @@ TYPES: dict[str, type] = {"string": str, "integer": int}
 
 
 @pytest.fixture(scope="module")
-def service(encoder: Encoder) -> Iterator[HttpClient]:
+def service() -> Iterator[HttpClient]:
     """A service whose only model also answers to all other names."""
     settings = HttpConfig(listen="127.0.0.1:0", model_aliases={"*": "number"})
-    with http_service(encoder, {"number": NumberRanker()}, http=settings) as (_, client):
-        yield client
+    with http_service({"number": NumberRanker()}, http=settings) as served:
+        yield served.http
 
 
 def field_at(reply: Any, path: str) -> Any:

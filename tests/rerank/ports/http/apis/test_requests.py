@@ -1,7 +1,5 @@
 """The fields that all APIs share: accepted without effect, refused by name, or followed as far as possible."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -10,24 +8,24 @@ import pytest
 
 from rerank.config import HttpConfig
 from rerank.errors import InvalidRequest
-from rerank.models.encoder import Encoder
 from rerank.ports.http.apis.table import rerank_apis
 from rerank.types import Ranking, ScoreKind
 from tests.fakes import NumberRanker
-from tests.http_client import HttpClient, Reply, http_service, texts
+from tests.http_client import HttpClient, Reply, texts
+from tests.serving import http_service
 from tests.traces import trace_of
 
 NUMBERS = (0.25, 0.875, 0.5)
 
 
 @pytest.fixture(scope="module")
-def http(encoder: Encoder) -> Iterator[HttpClient]:
+def http() -> Iterator[HttpClient]:
     """A service with "probability", whose scores are a relevance, and "number", which gives none."""
     ranker = NumberRanker(score_kind=ScoreKind.POINTWISE_PROBABILITY, relevance="score")
     aliases = {"rerank-v3.5": "probability", "*": "number"}
     settings = HttpConfig(listen="127.0.0.1:0", model_aliases=aliases)
-    with http_service(encoder, {"probability": ranker, "number": NumberRanker()}, http=settings) as (_, client):
-        yield client
+    with http_service({"probability": ranker, "number": NumberRanker()}, http=settings) as served:
+        yield served.http
 
 
 def asked(http: HttpClient, path: str = "/v2/rerank", **fields: Any) -> Reply:

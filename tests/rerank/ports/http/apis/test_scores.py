@@ -1,7 +1,5 @@
 """Scores between 0 and 1: monotone in the scores of the ranking, and with the meaning that the documentation states."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from itertools import pairwise
