@@ -42,12 +42,12 @@ def ports() -> dict[str, int]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", MANIFESTS)
-def test_manifest_fits_the_schema_of_kubernetes(name: str, version: str) -> None:
+def test_manifest_fits_the_schema_of_kubernetes(name, version):
     kubernetes_validate = pytest.importorskip("kubernetes_validate", reason=WHY)
     kubernetes_validate.validate(read(f"kubernetes/{name}"), version, strict=True)
 
 
-def test_compose_file_fits_the_specification() -> None:
+def test_compose_file_fits_the_specification():
     compose_spec = pytest.importorskip("compose_spec", reason=WHY)
     text = re.sub(r"\$\{\w+:-(\w*)\}", r"\1", (DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
     assert set(compose_spec.PyCompose.from_yaml(text).service_names()) == {"rerank", "prometheus"}
@@ -55,7 +55,7 @@ def test_compose_file_fits_the_specification() -> None:
         compose_spec.PyCompose.from_yaml(text.replace("restart:", "restarts:"))
 
 
-def test_image_compose_and_kubernetes_have_the_ports_of_the_settings() -> None:
+def test_image_compose_and_kubernetes_have_the_ports_of_the_settings():
     expected = ports()
     (exposed,) = LAST.of("EXPOSE")
     assert [int(port) for port in exposed.split()] == list(expected.values())
@@ -71,7 +71,7 @@ def test_image_compose_and_kubernetes_have_the_ports_of_the_settings() -> None:
     assert annotations["prometheus.io/port"] == str(expected["metrics"])
 
 
-def test_probes_ask_for_the_default_model_and_for_liveness() -> None:
+def test_probes_ask_for_the_default_model_and_for_liveness():
     probes = {name: container()[f"{name}Probe"]["grpc"] for name in ("startup", "readiness", "liveness")}
     port = ports()["grpc"]
     assert probes == {
@@ -81,14 +81,14 @@ def test_probes_ask_for_the_default_model_and_for_liveness() -> None:
     }
 
 
-def test_pods_and_containers_end_later_than_the_drain() -> None:
+def test_pods_and_containers_end_later_than_the_drain():
     drain_s = load_config(SETTINGS).drain_s
     pause_s = container()["lifecycle"]["preStop"]["sleep"]["seconds"]
     assert pod()["terminationGracePeriodSeconds"] > pause_s + drain_s
     assert int(read("compose.yaml")["services"]["rerank"]["stop_grace_period"].removesuffix("s")) > drain_s
 
 
-def test_containers_are_not_root_and_write_only_where_they_may() -> None:
+def test_containers_are_not_root_and_write_only_where_they_may():
     (user,) = LAST.of("USER")
     security = pod()["securityContext"]
     assert f"{security['runAsUser']}:{security['runAsGroup']}" == user
@@ -102,7 +102,7 @@ def test_containers_are_not_root_and_write_only_where_they_may() -> None:
     assert read("compose.yaml")["services"]["rerank"]["read_only"]
 
 
-def test_selectors_and_targets_are_those_of_the_deployment() -> None:
+def test_selectors_and_targets_are_those_of_the_deployment():
     deployment = read("kubernetes/deployment.yaml")
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     assert deployment["spec"]["selector"]["matchLabels"] == labels
@@ -110,7 +110,7 @@ def test_selectors_and_targets_are_those_of_the_deployment() -> None:
     for name in ("network.yaml", "http.yaml"):
         assert read(f"kubernetes/{name}")["spec"]["selector"] == labels
         address = read(f"kubernetes/{name}")["metadata"]["name"]
-        assert address in load_config(SETTINGS).http.allowed_hosts  # type: ignore[union-attr]
+        assert address in load_config(SETTINGS).http.allowed_hosts
     target = read("kubernetes/autoscaling.yaml")["spec"]["scaleTargetRef"]
     assert target == {
         "apiVersion": deployment["apiVersion"],

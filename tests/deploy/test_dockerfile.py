@@ -61,7 +61,7 @@ SETTINGS = DEPLOY / "kubernetes" / "service.yaml"
 START_S = 240
 
 
-def test_process_is_not_root_and_may_write_to_its_cache_only() -> None:
+def test_process_is_not_root_and_may_write_to_its_cache_only():
     (user,) = LAST.of("USER")
     assert user == "10001:10001"
     assert [copied.split()[-1] for copied in LAST.of("COPY") if f"--chown={user}" in copied] == ["/var/cache/rerank"]
@@ -71,7 +71,7 @@ def test_process_is_not_root_and_may_write_to_its_cache_only() -> None:
 
 @pytest.mark.image
 @pytest.mark.timeout(3600)
-def test_image_serves_and_its_health_check_succeeds(tmp_path: Path) -> None:
+def test_image_serves_and_its_health_check_succeeds(tmp_path):
     build(tmp_path)
     port = free_port()
     (tmp_path / "etc" / "rerank").mkdir(parents=True)
@@ -113,9 +113,7 @@ def build(root: Path) -> None:
             subprocess.run(["cp", "-r", *(str(ROOT / source) for source in sources), str(target_folder)], check=True)
 
 
-def test_health_check_of_the_image_reads_the_files_of_tls_from_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_health_check_of_the_image_reads_the_files_of_tls_from_the_environment(tmp_path, monkeypatch):
     """It has no flags for them, and with `tls.client_ca` the service asks for a certificate."""
     authority = Authority(tmp_path)
     issued = authority.issue("server")
@@ -130,7 +128,7 @@ def test_health_check_of_the_image_reads_the_files_of_tls_from_the_environment(
         assert (answered.returncode, answered.stdout) == (0, "SERVING\n"), answered.stderr
 
 
-def test_unit_of_systemd_starts_without_files_that_are_optional_and_limits_no_start_that_does_not_wait() -> None:
+def test_unit_of_systemd_starts_without_files_that_are_optional_and_limits_no_start_that_does_not_wait():
     lines = (DEPLOY / "rerank.service").read_text(encoding="utf-8").splitlines()
     assert not [line for line in lines if line.startswith("LoadCredential=")]
     assert sum(line.startswith("#LoadCredential=") for line in lines) == 3
@@ -138,7 +136,7 @@ def test_unit_of_systemd_starts_without_files_that_are_optional_and_limits_no_st
     assert not [line for line in lines if line.startswith("TimeoutStartSec=")]
 
 
-def test_unit_of_systemd_installs_the_models_of_the_image() -> None:
+def test_unit_of_systemd_installs_the_models_of_the_image():
     unit = (DEPLOY / "rerank.service").read_text(encoding="utf-8")
     models = next(line.partition(" install ")[2] for line in BUILD.of("RUN") if "--no-deps" in line)
     assert f"#   /opt/rerank/bin/pip install {models} " in unit

@@ -233,7 +233,7 @@ for provider, path in {
     "voyage": "",
 }.items():
     client(f"litellm {provider}/", "litellm")(
-        lambda base_url, model, provider=provider, path=path: litellm(provider, base_url + path, model)  # type: ignore[misc]
+        lambda base_url, model, provider=provider, path=path: litellm(provider, base_url + path, model)
     )
 client("litellm nvidia_nim/ranking/", "litellm")(
     lambda base_url, model: [
@@ -249,7 +249,7 @@ for name, provider, path in (
     ("TEI", "text-embeddings-inference", "/rerank"),
 ):
     client(f"rerankers {name}", "rerankers")(
-        lambda base_url, model, provider=provider, path=path: rerankers(provider, base_url + path, model)  # type: ignore[misc]
+        lambda base_url, model, provider=provider, path=path: rerankers(provider, base_url + path, model)
     )
 
 

@@ -93,9 +93,7 @@ def rows(request: pytest.FixtureRequest) -> Iterator[dict[str, list[str]]]:
 
 
 @pytest.mark.parametrize("name", SDKS)
-def test_client_gets_the_best_documents_in_order(
-    name: str, base_url: str, rows: dict[str, list[str]], request: pytest.FixtureRequest
-) -> None:
+def test_client_gets_the_best_documents_in_order(name, base_url, rows, request):
     sdk = SDKS[name]
     answer = run(name, sdk.environment, base_url, request.config.getoption("--sdk"))
     failed = f"; fails: {sdk.problem}" if "error" in answer else ""

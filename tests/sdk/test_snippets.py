@@ -33,7 +33,7 @@ ANSWERS = ("0", "1", "A", "Deserts", "docno")
 
 
 @pytest.mark.parametrize(("page", "snippet", "packages"), FOREIGN)
-def test_snippet_prints_the_answer(page: str, snippet: str, packages: set[str], request: pytest.FixtureRequest) -> None:
+def test_snippet_prints_the_answer(page, snippet, packages, request):
     folder: Path = request.config.getoption("--sdk")
     environment = folder.absolute() / ENVIRONMENTS[packages.pop()]
     python, before = environment / "bin/python", ""
@@ -53,7 +53,7 @@ JAVASCRIPT = [
 
 
 @pytest.mark.parametrize("snippet", JAVASCRIPT)
-def test_snippet_for_node_prints_the_answer(snippet: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_snippet_for_node_prints_the_answer(snippet, tmp_path, request):
     folder: Path = request.config.getoption("--sdk")
     (tmp_path / "node_modules").symlink_to(folder.absolute() / "node" / "node_modules")
     with running_service({"default": IdentityRanker()}) as served:

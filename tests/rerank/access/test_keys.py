@@ -34,14 +34,14 @@ def bearer(key: str) -> str:
     "header",
     [None, "", "Bearer", "Bearer ", "Basic dXNlcjpwdw==", "Bearer wrong", "Bearer \udcff", "Bearer " + "x" * 9999],
 )
-def test_missing_malformed_and_unknown_keys_are_refused_without_an_echo(path: Path, header: str | None) -> None:
+def test_missing_malformed_and_unknown_keys_are_refused_without_an_echo(path, header):
     add_key(path, "frontend", ANY)
     with pytest.raises(Unauthenticated) as caught:
         KeyStore(path).authenticate(header)
     assert "wrong" not in str(caught.value)
 
 
-def test_key_of_another_scheme_is_refused_although_it_is_known(path: Path) -> None:
+def test_key_of_another_scheme_is_refused_although_it_is_known(path):
     key = add_key(path, "frontend", ANY)
     store = KeyStore(path)
     assert store.authenticate(f"BEARER  {key} ").name == "frontend"
@@ -50,7 +50,7 @@ def test_key_of_another_scheme_is_refused_although_it_is_known(path: Path) -> No
             store.authenticate(f"{scheme} {key}")
 
 
-def test_hash_in_the_file_part_of_a_key_and_a_key_without_bearer_are_not_keys(path: Path) -> None:
+def test_hash_in_the_file_part_of_a_key_and_a_key_without_bearer_are_not_keys(path):
     key = add_key(path, "frontend", ANY)
     assert key not in path.read_text()
     (entry,) = read_keys(path)
@@ -60,7 +60,7 @@ def test_hash_in_the_file_part_of_a_key_and_a_key_without_bearer_are_not_keys(pa
             KeyStore(path).authenticate(header)
 
 
-def test_file_is_private_and_keeps_its_comments_and_mode(path: Path) -> None:
+def test_file_is_private_and_keeps_its_comments_and_mode(path):
     add_key(path, "a", ANY)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     path.write_text("# the frontend's\n" + path.read_text().rstrip("\n"))
@@ -72,7 +72,7 @@ def test_file_is_private_and_keeps_its_comments_and_mode(path: Path) -> None:
     assert (read_keys(path)[1].max_calls, read_keys(path)[1].max_queue_tokens) == (3, 5000)
 
 
-def test_empty_list_has_no_keys(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_empty_list_has_no_keys(path, caplog):
     path.write_text("# all were revoked\n[]\n")
     assert read_keys(path) == ()
     with pytest.raises(Unauthenticated, match="unknown or was revoked"):
@@ -81,7 +81,7 @@ def test_empty_list_has_no_keys(path: Path, caplog: pytest.LogCaptureFixture) ->
 
 
 @pytest.mark.parametrize("text", ["", "\n", "# a comment\n", "null\n"])
-def test_file_without_a_list_is_refused_as_it_would_revoke_every_key(path: Path, text: str) -> None:
+def test_file_without_a_list_is_refused_as_it_would_revoke_every_key(path, text):
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"is empty; `rerank keys add NAME --keys .*` writes it, and \[\] in it says"):
         KeyStore(path)
@@ -99,14 +99,14 @@ def test_file_without_a_list_is_refused_as_it_would_revoke_every_key(path: Path,
         (f"- {{name: a, sha256: '{'0' * 64}', max_calls: 0}}", r"\[0\]\.max_calls: should be greater than 0"),
     ],
 )
-def test_invalid_file_is_refused_without_its_values(path: Path, text: str, message: str) -> None:
+def test_invalid_file_is_refused_without_its_values(path, text, message):
     path.write_text(text)
     with pytest.raises(ConfigError, match=message) as caught:
         KeyStore(path)
     assert "secret" not in str(caught.value)
 
 
-def test_key_is_not_added_twice_nor_to_an_invalid_file_nor_under_a_bad_name(path: Path) -> None:
+def test_key_is_not_added_twice_nor_to_an_invalid_file_nor_under_a_bad_name(path):
     add_key(path, "a", ANY)
     before = path.read_text()
     with pytest.raises(ConfigError, match="has a key 'a' already"):
@@ -122,7 +122,7 @@ def test_key_is_not_added_twice_nor_to_an_invalid_file_nor_under_a_bad_name(path
     assert [child.name for child in path.parent.iterdir()] == ["keys.yaml"]
 
 
-def test_keys_that_are_added_at_once_are_all_in_the_file(path: Path) -> None:
+def test_keys_that_are_added_at_once_are_all_in_the_file(path):
     names = [f"caller-{number}" for number in range(6)]
     with ThreadPoolExecutor(len(names)) as threads:  # a lock of the file holds between threads as between processes
         told = list(threads.map(lambda name: add_key(path, name, ANY), names))
@@ -130,7 +130,7 @@ def test_keys_that_are_added_at_once_are_all_in_the_file(path: Path) -> None:
 
 
 @pytest.mark.usefixtures("checked_each_time")
-def test_keys_of_a_file_with_the_size_and_the_time_of_the_one_before_are_read(path: Path) -> None:
+def test_keys_of_a_file_with_the_size_and_the_time_of_the_one_before_are_read(path):
     """As `cp -p` leaves it."""
     key = add_key(path, "a", ANY)
     before, text = path.stat(), path.read_text()
@@ -141,7 +141,7 @@ def test_keys_of_a_file_with_the_size_and_the_time_of_the_one_before_are_read(pa
 
 
 @pytest.mark.usefixtures("checked_each_time")
-def test_keys_are_added_revoked_and_restricted_while_the_service_runs(path: Path) -> None:
+def test_keys_are_added_revoked_and_restricted_while_the_service_runs(path):
     first = add_key(path, "first", ANY)
     store = KeyStore(path)
     second = add_key(path, "second", ANY)
@@ -154,9 +154,7 @@ def test_keys_are_added_revoked_and_restricted_while_the_service_runs(path: Path
 
 
 @pytest.mark.usefixtures("checked_each_time")
-def test_keys_that_are_gone_are_counted_and_named_as_half_a_file_is_a_list_too(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_keys_that_are_gone_are_counted_and_named_as_half_a_file_is_a_list_too(path, caplog):
     kept, *_ = [add_key(path, name, ANY) for name in ("a", "b", "c")]
     store = KeyStore(path)
     path.write_text(path.read_text().partition("- name: b")[0])
@@ -166,9 +164,7 @@ def test_keys_that_are_gone_are_counted_and_named_as_half_a_file_is_a_list_too(
 
 @pytest.mark.usefixtures("checked_each_time")
 @pytest.mark.parametrize("damage", ["- {name: a", None, "# all were revoked"])
-def test_unreadable_file_keeps_the_keys_that_were_read(
-    path: Path, damage: str | None, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unreadable_file_keeps_the_keys_that_were_read(path, damage, caplog):
     key = add_key(path, "a", ANY)
     store = KeyStore(path)
     if damage is None:
@@ -181,7 +177,7 @@ def test_unreadable_file_keeps_the_keys_that_were_read(
     assert error.endswith("; the keys that were read before stay valid")
 
 
-def test_file_is_not_checked_in_every_call(path: Path) -> None:
+def test_file_is_not_checked_in_every_call(path):
     key = add_key(path, "a", ANY)
     store = KeyStore(path)
     path.write_text("[]")

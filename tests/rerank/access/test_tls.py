@@ -44,7 +44,7 @@ def assert_refused(served: Served, credentials: Credentials) -> None:
     assert refusal(lambda: ask(served, credentials)).code is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_client_that_knows_the_authority_is_answered(authority: Authority) -> None:
+async def test_client_that_knows_the_authority_is_answered(authority):
     credentials = Credentials(tls_ca=str(authority.certificate))
     with tls_service(authority.issue("server")) as served:
         assert ask(served, credentials) == "identity"
@@ -53,7 +53,7 @@ async def test_client_that_knows_the_authority_is_answered(authority: Authority)
             assert (await client.list_models(TIMEOUT_S)).models[0].name == "identity"
 
 
-def test_plain_text_and_other_authorities_are_refused(authority: Authority, tmp_path: Path) -> None:
+def test_plain_text_and_other_authorities_are_refused(authority, tmp_path):
     other = Authority(tmp_path / "other")
     with tls_service(authority.issue("server")) as served:
         assert_refused(served, Credentials())
@@ -75,7 +75,7 @@ def plain_http2(address: str) -> bytes:
     return b"" if received[:1] == b"\x15" else received  # a TLS alert tells nothing
 
 
-def test_client_without_a_valid_certificate_is_refused(authority: Authority, tmp_path: Path) -> None:
+def test_client_without_a_valid_certificate_is_refused(authority, tmp_path):
     stranger = Authority(tmp_path / "stranger").issue("client")
     with tls_service(authority.issue("server"), authority.certificate) as served:
         assert_refused(served, Credentials(tls_ca=str(authority.certificate)))
@@ -88,9 +88,7 @@ def with_certificate(authority: Authority, own: Files) -> Credentials:
     return Credentials(tls_ca=str(authority.certificate), tls_certificate=str(own.certificate), tls_key=str(own.key))
 
 
-def test_certificate_is_read_again_when_it_changes(
-    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_certificate_is_read_again_when_it_changes(authority, tmp_path, caplog):
     credentials = Credentials(tls_ca=str(authority.certificate))
     files = authority.issue("server", expired=True)
     with tls_service(files) as served:
@@ -107,7 +105,7 @@ def test_certificate_is_read_again_when_it_changes(
         assert_refused(served, credentials)
 
 
-def test_unusable_files_are_named(authority: Authority, tmp_path: Path) -> None:
+def test_unusable_files_are_named(authority, tmp_path):
     good, other = authority.issue("good"), authority.issue("other")
     missing, text = tmp_path / "missing.pem", tmp_path / "text.pem"
     text.write_text("no PEM")
@@ -129,7 +127,7 @@ def test_unusable_files_are_named(authority: Authority, tmp_path: Path) -> None:
     check_certificates(TLSConfig(certificate=good.certificate, key=good.key, client_ca=authority.certificate))
 
 
-def test_client_credentials_must_be_complete(authority: Authority, tmp_path: Path) -> None:
+def test_client_credentials_must_be_complete(authority, tmp_path):
     own = authority.issue("client")
     with pytest.raises(ConfigError, match="needs its private key and the reverse"):
         RerankClient("127.0.0.1:1", Credentials(tls_ca="system", tls_certificate=str(own.certificate)))

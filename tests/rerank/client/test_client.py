@@ -39,7 +39,7 @@ def client(request: pytest.FixtureRequest, service: Served) -> Client:
     return Client(request.param, service.address)
 
 
-def test_rerank_takes_pairs_and_messages_in_order(client: Client) -> None:
+def test_rerank_takes_pairs_and_messages_in_order(client):
     messages = [pb.Candidate(doc_id=doc_id, text=text) for doc_id, text in PAIRS[6:]]
     reply = client.call("rerank", QUERY, [*PAIRS[:6], *messages], timeout_s=TIMEOUT_S)
     assert {PAIRS[result.original_position][0]: result.doc_id for result in reply.results} == {
@@ -49,7 +49,7 @@ def test_rerank_takes_pairs_and_messages_in_order(client: Client) -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt", "žluťoučký\n🦟", " \x00 "])
-def test_message_of_the_service_arrives_unchanged(client: Client, name: str) -> None:
+def test_message_of_the_service_arrives_unchanged(client, name):
     with pytest.raises(ServiceError) as caught:
         client.call("rerank", QUERY, PAIRS, model=name)
     assert repr(name) in str(caught.value)
@@ -58,7 +58,7 @@ def test_message_of_the_service_arrives_unchanged(client: Client, name: str) -> 
     assert caught.value.metadata == {"model": name}
 
 
-def test_unknown_option_is_refused_before_the_call(client: Client) -> None:
+def test_unknown_option_is_refused_before_the_call(client):
     with pytest.raises(InvalidRequest, match="no_such_field: SearchRequest has no such field; fields: query"):
         client.call("search", QUERY, no_such_field=1)
     for method, arguments in {"search": [QUERY], "rerank": [QUERY, PAIRS]}.items():
@@ -68,12 +68,12 @@ def test_unknown_option_is_refused_before_the_call(client: Client) -> None:
 
 @pytest.mark.parametrize("kind", [RerankClient, AsyncRerankClient])
 @pytest.mark.parametrize("target", ["http://127.0.0.1:8080", "https://host/v1", "grpc://h:1", "htp://h:50051"])
-def test_url_is_not_a_target(kind: Any, target: str) -> None:
+def test_url_is_not_a_target(kind, target):
     with pytest.raises(ConfigError, match=r"begins with .*://, but this client speaks gRPC and takes HOST:PORT"):
         kind(target)
 
 
-async def test_repr_says_target_and_security_without_the_key_and_a_closed_client_what_to_do() -> None:
+async def test_repr_says_target_and_security_without_the_key_and_a_closed_client_what_to_do():
     with RerankClient("127.0.0.1:1") as client:
         assert repr(client) == "<RerankClient of 127.0.0.1:1: plain text, no API key>"
     assert repr(client).startswith("<closed RerankClient")
@@ -86,9 +86,7 @@ async def test_repr_says_target_and_security_without_the_key_and_a_closed_client
 
 
 @pytest.mark.parametrize("variable", ["grpc_proxy", "https_proxy", "http_proxy"])
-def test_loopback_is_called_directly_and_a_proxy_of_others_is_named(
-    client: Client, variable: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_loopback_is_called_directly_and_a_proxy_of_others_is_named(client, variable, monkeypatch):
     monkeypatch.setenv(variable, f"http://127.0.0.1:{free_port()}")
     assert client.call("list_models").models
     elsewhere = Client(client.kind, "192.0.2.1:50051", attempts=1)
@@ -97,17 +95,17 @@ def test_loopback_is_called_directly_and_a_proxy_of_others_is_named(
 
 
 @pytest.mark.parametrize("timeout_s", [5e9, 1e10, float("inf"), None])
-def test_deadline_that_is_far_away_is_none(client: Client, timeout_s: float | None) -> None:
+def test_deadline_that_is_far_away_is_none(client, timeout_s):
     assert client.call("rerank", QUERY, PAIRS, timeout_s=timeout_s).results
 
 
 @pytest.mark.parametrize("timeout_s", ["5", float("nan"), [5]])
-def test_deadline_that_is_no_number_is_refused(client: Client, timeout_s: Any) -> None:
+def test_deadline_that_is_no_number_is_refused(client, timeout_s):
     with pytest.raises(InvalidRequest, match=r"timeout_s: .* is not a number of seconds; None is no deadline"):
         client.call("rerank", QUERY, PAIRS, timeout_s=timeout_s)
 
 
-def test_asyncio_client_is_called_in_a_second_event_loop(service: Served) -> None:
+def test_asyncio_client_is_called_in_a_second_event_loop(service):
     async def made() -> AsyncRerankClient:
         client = AsyncRerankClient(service.address)
         assert (await client.rerank(QUERY, PAIRS)).results
@@ -135,14 +133,12 @@ def ids(answer: pb.RerankResponse | ServiceError) -> list[str]:
         (("q", ["1"]), {"depth": 3}, InvalidRequest),
     ],
 )
-def test_mistake_in_the_call_is_raised(
-    service: Served, request_: Any, options: dict[str, Any], error: type[Exception]
-) -> None:
+def test_mistake_in_the_call_is_raised(service, request_, options, error):
     with RerankClient(service.address) as client, pytest.raises(error):
         [*client.rerank_many([request_], **options)]
 
 
-def test_batch_of_a_key_with_few_calls_is_answered_without_failures(tmp_path: Path) -> None:
+def test_batch_of_a_key_with_few_calls_is_answered_without_failures(tmp_path):
     file = tmp_path / "keys.yaml"
     credentials = Credentials(api_key=add_key(file, "shop", CallerLimits(max_calls=2)))
     with (
@@ -167,7 +163,7 @@ class FlakyServicer(RerankServiceServicer):
         return pb.RerankResponse()
 
 
-def test_requests_that_a_restart_has_ended_are_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_that_a_restart_has_ended_are_sent_again(monkeypatch):
     monkeypatch.setattr("rerank.client.retries._FIRST_WAIT_S", 0.01)
     servicer = FlakyServicer()
     with serving_servicer(servicer) as target, RerankClient(target) as client:
@@ -175,7 +171,7 @@ def test_requests_that_a_restart_has_ended_are_sent_again(monkeypatch: pytest.Mo
     assert servicer.calls == 10
 
 
-def test_service_that_cannot_be_reached_ends_the_batch() -> None:
+def test_service_that_cannot_be_reached_ends_the_batch():
     with RerankClient("127.0.0.1:1", attempts=1) as client, pytest.raises(ServiceError, match="no answer from"):
         [*client.rerank_many([("q", ["1"])])]
 
@@ -199,14 +195,14 @@ def reranker_with(path: Path) -> AsyncReranker:
     return AsyncReranker(config, shared_encoder(), None, load_models(models, loader), loader)
 
 
-def test_only_the_named_models_are_loaded(lm: Path) -> None:
+def test_only_the_named_models_are_loaded(lm):
     with serving(reranker_with(lm)) as served, RerankClient(served.address) as client:
         for names, is_loaded in (((), False), (("", "identity", "missing"), False), (("first",), True)):
             first = list_loaded_models(client, names, TIMEOUT_S).models[1]
             assert (first.is_loaded, len(first.model_revision)) == (is_loaded, 64 * is_loaded)
 
 
-def test_model_that_cannot_be_loaded_is_an_error(tmp_path: Path) -> None:
+def test_model_that_cannot_be_loaded_is_an_error(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with (
         serving(reranker_with(tmp_path)) as served,
@@ -216,7 +212,7 @@ def test_model_that_cannot_be_loaded_is_an_error(tmp_path: Path) -> None:
         list_loaded_models(client, ["first"], TIMEOUT_S)
 
 
-def test_evaluations_and_ranked_files_name_the_hash(lm: Path, tmp_path: Path) -> None:
+def test_evaluations_and_ranked_files_name_the_hash(lm, tmp_path):
     requests, out = tmp_path / "requests.jsonl", tmp_path / "ranked.jsonl"
     candidates = [{"docid": "a", "score": 1.0, "doc": {"contents": "a"}}]
     requests.write_text(json.dumps({"query": {"qid": "q", "text": "q"}, "candidates": candidates}))

@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -56,7 +55,7 @@ def call(request: pytest.FixtureRequest) -> Callable[..., pb.ListModelsResponse]
     return call
 
 
-def test_overloaded_service_is_called_again_after_the_time_it_asks_for(call: Callable[..., Any]) -> None:
+def test_overloaded_service_is_called_again_after_the_time_it_asks_for(call):
     servicer = FailingServicer(BUSY, BUSY)
     with serving_servicer(servicer) as target:
         start_s = time.perf_counter()
@@ -65,7 +64,7 @@ def test_overloaded_service_is_called_again_after_the_time_it_asks_for(call: Cal
     assert len(servicer.deadlines_s) == 3
 
 
-def test_attempts_share_one_deadline() -> None:
+def test_attempts_share_one_deadline():
     """By a fake clock: what the server sees of a deadline is some 50 ms off on a busy machine."""
     now_s = 100.0
     attempts = Attempts(30.0, 4, clock=lambda: now_s)
@@ -75,7 +74,7 @@ def test_attempts_share_one_deadline() -> None:
 
 
 @pytest.mark.parametrize("error", [InvalidRequest("query", "empty"), grpc.StatusCode.RESOURCE_EXHAUSTED])
-def test_error_that_stays_is_raised_at_once(call: Callable[..., Any], error: Any) -> None:
+def test_error_that_stays_is_raised_at_once(call, error):
     """RESOURCE_EXHAUSTED without RetryInfo is gRPC's refusal of a message that is too large."""
     servicer = FailingServicer(error)
     with serving_servicer(servicer) as target, pytest.raises(ServiceError):
@@ -84,7 +83,7 @@ def test_error_that_stays_is_raised_at_once(call: Callable[..., Any], error: Any
 
 
 @pytest.mark.parametrize("attempts", [1, 2])
-def test_last_attempt_raises_the_error_of_the_service(call: Callable[..., Any], attempts: int) -> None:
+def test_last_attempt_raises_the_error_of_the_service(call, attempts):
     servicer = FailingServicer(BUSY, BUSY, BUSY)
     with serving_servicer(servicer) as target, pytest.raises(ServiceError, match="the queue is full") as caught:
         call(target, attempts=attempts)
@@ -92,7 +91,7 @@ def test_last_attempt_raises_the_error_of_the_service(call: Callable[..., Any], 
     assert caught.value.retry_after_s == pytest.approx(0.05)
 
 
-def test_wait_that_the_deadline_does_not_allow_is_not_begun(call: Callable[..., Any]) -> None:
+def test_wait_that_the_deadline_does_not_allow_is_not_begun(call):
     servicer = FailingServicer(Overloaded("full for a minute", 60.0))
     with serving_servicer(servicer) as target, pytest.raises(ServiceError, match="full for a minute"):
         call(target, timeout_s=5.0)
@@ -106,9 +105,7 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("short_waits")
-def test_service_that_is_still_loading_is_waited_for(
-    call: Callable[..., Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_service_that_is_still_loading_is_waited_for(call, caplog):
     """Its port is opened after more time than four attempts take."""
     server = grpc.server(ThreadPoolExecutor(2))
     add_RerankServiceServicer_to_server(FailingServicer(BUSY, BUSY, BUSY), server)
@@ -129,7 +126,7 @@ def test_service_that_is_still_loading_is_waited_for(
 
 
 @pytest.mark.usefixtures("short_waits")
-def test_service_that_does_not_come_is_named_at_the_deadline(call: Callable[..., Any]) -> None:
+def test_service_that_does_not_come_is_named_at_the_deadline(call):
     target = f"127.0.0.1:{free_port()}"
     start_s = time.perf_counter()
     with pytest.raises(ServiceError, match=rf"no answer from {target}: is `rerank serve` running there\?"):
@@ -137,7 +134,7 @@ def test_service_that_does_not_come_is_named_at_the_deadline(call: Callable[...,
     assert 0.5 < time.perf_counter() - start_s < 5
 
 
-def test_port_that_speaks_no_grpc_is_named_at_once() -> None:
+def test_port_that_speaks_no_grpc_is_named_at_once():
     with socket.create_server(("127.0.0.1", 0)) as port:
         port.settimeout(TIMEOUT_S)
 
@@ -157,7 +154,7 @@ def test_port_that_speaks_no_grpc_is_named_at_once() -> None:
         thread.join()
 
 
-def test_service_without_tls_is_named_at_once() -> None:
+def test_service_without_tls_is_named_at_once():
     with (
         serving_servicer(FailingServicer()) as target,
         RerankClient(target, Credentials(tls_ca="system")) as client,
@@ -166,9 +163,7 @@ def test_service_without_tls_is_named_at_once() -> None:
         client.list_models(TIMEOUT_S)
 
 
-def test_service_with_tls_is_named_to_a_client_without(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_service_with_tls_is_named_to_a_client_without(tmp_path, caplog, monkeypatch):
     """The calls go on until their deadline, as a proxy in front of a service that starts closes connections, too."""
     monkeypatch.setattr("rerank.client.retries._FIRST_WAIT_S", 0.01)
     files = Authority(tmp_path).issue("server")
@@ -192,7 +187,7 @@ class SilentServicer(RerankServiceServicer):
         return pb.ListModelsResponse()
 
 
-def test_deadline_without_an_answer_is_a_sentence() -> None:
+def test_deadline_without_an_answer_is_a_sentence():
     with (
         serving_servicer(SilentServicer()) as target,
         RerankClient(target) as client,
@@ -202,13 +197,13 @@ def test_deadline_without_an_answer_is_a_sentence() -> None:
     assert (caught.value.code, caught.value.reason) == (grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED")
 
 
-def test_service_that_is_not_there_has_a_reason() -> None:
+def test_service_that_is_not_there_has_a_reason():
     with RerankClient("127.0.0.1:1", attempts=1) as client, pytest.raises(ServiceError) as caught:
         client.list_models(TIMEOUT_S)
     assert (caught.value.code, caught.value.reason) == (grpc.StatusCode.UNAVAILABLE, "NO_ANSWER")
 
 
-def test_waits_without_retry_info_double_and_are_spread_by_chance() -> None:
+def test_waits_without_retry_info_double_and_are_spread_by_chance():
     class Unavailable(grpc.RpcError):
         def code(self) -> grpc.StatusCode:
             return grpc.StatusCode.UNAVAILABLE
@@ -220,5 +215,5 @@ def test_waits_without_retry_info_double_and_are_spread_by_chance() -> None:
             return ""
 
     for chance, expected in ((0.0, [0.25, 0.5, 1.0, None]), (1.0, [0.3125, 0.625, 1.25, None])):
-        attempts = Attempts(60.0, 4, clock=lambda: 0.0, random_number=lambda chance=chance: chance)  # type: ignore[misc]
+        attempts = Attempts(60.0, 4, clock=lambda: 0.0, random_number=lambda chance=chance: chance)
         assert [attempts.wait_s(Unavailable()) for _ in range(4)] == expected

@@ -44,12 +44,12 @@ def invoked(*arguments: str) -> tuple[Result, list[Settings]]:
     return CliRunner().invoke(app, arguments), received
 
 
-def test_flags_become_an_instance_of_the_settings() -> None:
+def test_flags_become_an_instance_of_the_settings():
     _, received = invoked("--out-file", "a_b", "--seed", "3", "--names", "x_y", "--names", "z")
     assert received == [Settings("a_b", 3, Order.RANDOM, ["x_y", "z"])]
 
 
-def test_help_shows_the_function_and_each_flag_with_hyphens_the_subclass_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_shows_the_function_and_each_flag_with_hyphens_the_subclass_first(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     shown = invoked("--help")[0].output
     assert "Write a file." in shown
@@ -59,7 +59,7 @@ def test_help_shows_the_function_and_each_flag_with_hyphens_the_subclass_first(m
     assert "_file" not in shown
 
 
-def test_command_may_have_the_flags_of_several_dataclasses() -> None:
+def test_command_may_have_the_flags_of_several_dataclasses():
     @dataclass(frozen=True)
     class Other:
         name: Annotated[str, "Name."] = "none"
@@ -70,7 +70,7 @@ def test_command_may_have_the_flags_of_several_dataclasses() -> None:
     assert printed == [str(Settings("a")), str(Other("b"))]
 
 
-def test_value_of_a_flag_that_takes_none_is_named_with_the_flag() -> None:
+def test_value_of_a_flag_that_takes_none_is_named_with_the_flag():
     """The error was "Got unexpected extra argument (yes)"."""
     received: list[tuple[bool, str]] = []
 
@@ -94,7 +94,7 @@ def commands_below(command: Any, *words: str) -> Iterator[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_of_every_command_fits_80_columns(name: str) -> None:
+def test_help_of_every_command_fits_80_columns(name):
     module, _, function = COMMANDS[name].partition(":")
     (app,) = getattr(importlib.import_module(module), function).args  # partial(run, app)
     for words in commands_below(typer.main.get_command(app)):

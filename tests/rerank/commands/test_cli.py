@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 
@@ -12,11 +11,10 @@ from rerank.commands.cli import app as rerank_app
 from rerank.errors import ConfigError
 from rerank.rankers.self_test import GOLDEN
 from tests.causal_lms import finish
-from tests.rerank.commands.conftest import Command
 from tests.test_doc_commands import PROJECT, check_command, help_of
 
 COMMANDS = [
-    *([("rerank", command.name or command.callback.__name__) for command in rerank_app.registered_commands]),  # type: ignore[union-attr]
+    *([("rerank", command.name or command.callback.__name__) for command in rerank_app.registered_commands]),
     ("rerank", "keys", "add"),
     *(("rerank", "checkpoint", name) for name in ("zero-init", "pack", "golden")),
     *((name,) for name in PROJECT["scripts"] if name != "rerank"),
@@ -28,7 +26,7 @@ def slow_if_it_imports_torch(command: tuple[str, ...]) -> object:
 
 
 @pytest.mark.parametrize("command", [*map(slow_if_it_imports_torch, COMMANDS)], ids=" ".join)
-def test_help_ends_with_an_example_that_exists(command: tuple[str, ...]) -> None:
+def test_help_ends_with_an_example_that_exists(command):
     _, found, example = help_of(*command).partition("Example:\n")
     assert found
     lines = [line for line in re.sub(r"\\\n\s*", "", example).splitlines() if line.strip()]
@@ -39,7 +37,7 @@ def test_help_ends_with_an_example_that_exists(command: tuple[str, ...]) -> None
             check_command(words)
 
 
-def test_key_is_printed_once_and_alone(rerank: Command, tmp_path: Path) -> None:
+def test_key_is_printed_once_and_alone(rerank, tmp_path):
     path = tmp_path / "keys.yaml"
     made = rerank("keys", "add", "frontend", "--keys", path, "--max-calls", 8)
     key = made.out.removesuffix("\n")
@@ -51,7 +49,7 @@ def test_key_is_printed_once_and_alone(rerank: Command, tmp_path: Path) -> None:
     assert (entry.max_calls, entry.max_queue_tokens) == (8, None)
 
 
-def test_entry_of_a_key_takes_further_settings(rerank: Command, tmp_path: Path) -> None:
+def test_entry_of_a_key_takes_further_settings(rerank, tmp_path):
     path = tmp_path / "keys.yaml"
     assert rerank("keys", "add", "shop", "--keys", path).code == 0
     entry = path.read_text()
@@ -64,7 +62,7 @@ def test_entry_of_a_key_takes_further_settings(rerank: Command, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_checkpoint_is_written_packed_and_gets_its_scores(rerank: Command, tmp_path: Path) -> None:
+def test_checkpoint_is_written_packed_and_gets_its_scores(rerank, tmp_path):
     made, packed = tmp_path / "made", tmp_path / "packed"
     written = rerank("checkpoint", "zero-init", "--out", made)
     assert written.out == f"{made}: a model over sentence-transformers/all-MiniLM-L6-v2, seed 0\n"
@@ -75,7 +73,7 @@ def test_checkpoint_is_written_packed_and_gets_its_scores(rerank: Command, tmp_p
     assert json.loads((packed / GOLDEN).read_text(encoding="utf-8"))["scores"]
 
 
-def test_share_without_a_start_is_refused(rerank: Command, tmp_path: Path) -> None:
+def test_share_without_a_start_is_refused(rerank, tmp_path):
     refused = rerank("checkpoint", "pack", tmp_path, "--out", tmp_path / "out", "--share", 0.5)
     assert refused.code == 2
     assert "give --start and a --share below 1 together, or neither" in refused.err

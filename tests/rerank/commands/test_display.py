@@ -26,13 +26,13 @@ def response(score_kind: int, doc_id: str = "msmarco_passage_03_1234") -> pb.Rer
         )
         for rank in range(100)
     ]
-    return pb.RerankResponse(results=results, score_kind=score_kind)  # type: ignore[arg-type]
+    return pb.RerankResponse(results=results, score_kind=score_kind)
 
 
 def lines(table: Table, width: int = 80) -> list[str]:
     console = Console(width=width, file=io.StringIO())
     console.print(table)
-    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    return console.file.getvalue().splitlines()
 
 
 def printed(message: pb.RerankResponse, verbose: bool = False) -> list[str]:
@@ -40,7 +40,7 @@ def printed(message: pb.RerankResponse, verbose: bool = False) -> list[str]:
 
 
 @pytest.mark.parametrize("verbose", [False, True])
-def test_table_of_80_columns_shows_rank_id_score_and_passage(verbose: bool) -> None:
+def test_table_of_80_columns_shows_rank_id_score_and_passage(verbose):
     rows = printed(response(pb.SCORE_KIND_WINDOW_LOG_PROB, "msmarco_passage_03_12"), verbose)
     assert all(len(row) <= 80 for row in rows)
     (last,) = (row for row in rows if "msmarco_passage_03_1299" in row)
@@ -50,7 +50,7 @@ def test_table_of_80_columns_shows_rank_id_score_and_passage(verbose: bool) -> N
     assert len(rows) == 100 + len(printed(pb.RerankResponse(), verbose))
 
 
-def test_table_of_60_columns_gives_a_line_of_its_own_to_the_passage() -> None:
+def test_table_of_60_columns_gives_a_line_of_its_own_to_the_passage():
     table = results_table(TITLE, response(pb.SCORE_KIND_WINDOW_SCORE), is_narrow=True)
     *_, with_id, with_passage = lines(table, 60)
     assert with_id.split() == ["100", "-14.14", "msmarco_passage_03_123499"]
@@ -58,7 +58,7 @@ def test_table_of_60_columns_gives_a_line_of_its_own_to_the_passage() -> None:
     assert max(map(len, lines(table, 60))) <= 60
 
 
-def test_models_fit_80_and_60_columns_with_their_whole_names() -> None:
+def test_models_fit_80_and_60_columns_with_their_whole_names():
     model = pb.Model(
         name="pe-rank-first",
         ranker="cross-encoder",
@@ -83,7 +83,7 @@ def test_models_fit_80_and_60_columns_with_their_whole_names() -> None:
 @pytest.mark.parametrize(
     ("gpu_bytes", "status"), [(0, ["served", "1.30 GB, 12.0 s"]), (14_500_000_000, ["14.50 GB of GPU"])]
 )
-def test_loaded_model_shows_its_time_and_memory(gpu_bytes: int, status: list[str]) -> None:
+def test_loaded_model_shows_its_time_and_memory(gpu_bytes, status):
     model = pb.Model(name="m", is_loaded=True, load_s=12, memory_bytes=1_300_000_000, gpu_memory_bytes=gpu_bytes)
     rows = lines(models_table(pb.ListModelsResponse(models=[model])))
     assert all(any(line in row for row in rows) for line in status)
@@ -91,14 +91,14 @@ def test_loaded_model_shows_its_time_and_memory(gpu_bytes: int, status: list[str
 
 
 @pytest.mark.parametrize("load_s", [0, 0.03])
-def test_model_that_added_nothing_to_the_encoders_shows_no_zeros(load_s: float) -> None:
+def test_model_that_added_nothing_to_the_encoders_shows_no_zeros(load_s):
     model = pb.Model(name="m", is_loaded=True, load_s=load_s, memory_bytes=3_000_000)
     rows = lines(models_table(pb.ListModelsResponse(models=[model])))
     assert any("served" in row for row in rows)
     assert "0.0" not in "".join(rows)
 
 
-def test_table_has_the_relevance_of_results_that_have_one() -> None:
+def test_table_has_the_relevance_of_results_that_have_one():
     answer = response(pb.SCORE_KIND_WINDOW_LOG_PROB, "d")
     assert "relevance" not in "".join(printed(answer))
     answer.results[98].relevance = 0.257
@@ -108,7 +108,7 @@ def test_table_has_the_relevance_of_results_that_have_one() -> None:
     assert (cells["99"], cells["100"]) == ("0.26", "d99")
 
 
-def test_fields_are_lines_of_words() -> None:
+def test_fields_are_lines_of_words():
     execution = pb.Execution(completeness=pb.COMPLETENESS_FULL, truncated_doc_ids=["a", "b"], queue_ms=0.25)
     text = [" ".join(line.split()) for line in lines(fields_table("execution", execution))]
     for line in ("truncated doc ids a, b", "query truncated no", "queue 0.25 ms", "completeness FULL"):
@@ -116,7 +116,7 @@ def test_fields_are_lines_of_words() -> None:
     assert not any("_" in line for line in text)
 
 
-def test_reply_warns_below_its_table_of_all_that_differs_from_a_full_and_exact_order() -> None:
+def test_reply_warns_below_its_table_of_all_that_differs_from_a_full_and_exact_order():
     execution = pb.Execution(
         failure="OVERLOADED",
         reason="the queue is full",
@@ -136,7 +136,7 @@ def test_reply_warns_below_its_table_of_all_that_differs_from_a_full_and_exact_o
 
 @pytest.mark.parametrize("verbose", [False, True])
 @pytest.mark.parametrize("took", ["", "ranked in 5 ms"])
-def test_every_table_shows_the_warnings(capsys: pytest.CaptureFixture[str], verbose: bool, took: str) -> None:
+def test_every_table_shows_the_warnings(capsys, verbose, took):
     """In process, with the time that it took, and over a target."""
     reply = response(pb.SCORE_KIND_RANK)
     reply.execution.model_warning = "the query is in another language"

@@ -34,19 +34,19 @@ def run_without(packages: tuple[str, ...], folder: Path, code: str, *arguments: 
     return done.stdout
 
 
-def test_blocked_package_cannot_be_imported(tmp_path: Path) -> None:
+def test_blocked_package_cannot_be_imported(tmp_path):
     code = "import importlib.util\ntry:\n    import faiss\nexcept ModuleNotFoundError:\n    print('blocked')"
     assert run_without(("faiss",), tmp_path / "blocker", code) == "blocked\n"
 
 
-def test_texts_are_ranked_without_an_index_package(tmp_path: Path) -> None:
+def test_texts_are_ranked_without_an_index_package(tmp_path):
     packages = (*OF_AN_INDEX, "gguf", "ir_measures", "grpc_reflection", "starlette")
     code = "from rerank.commands.cli import main; main()"
     out = run_without(packages, tmp_path / "blocker", code, "rank", "--query", "fleas", "Deserts.", "A flea.", "--json")
     assert [result["text"] for result in json.loads(out)["results"]] == ["A flea.", "Deserts."]
 
 
-def test_service_without_an_index_answers_an_evaluation_and_stops(tmp_path: Path) -> None:
+def test_service_without_an_index_answers_an_evaluation_and_stops(tmp_path):
     (tmp_path / "requests.jsonl").write_text(json.dumps(REQUEST))
     (tmp_path / "qrels.txt").write_text("1 0 b 1\n")
     files = ["--requests", str(tmp_path / "requests.jsonl"), "--qrels", str(tmp_path / "qrels.txt")]
@@ -57,7 +57,7 @@ def test_service_without_an_index_answers_an_evaluation_and_stops(tmp_path: Path
     assert "1.0000" in (tmp_path / "result/report.md").read_text()
 
 
-def test_training_imports_no_package_of_indexes_and_evaluations(tmp_path: Path) -> None:
+def test_training_imports_no_package_of_indexes_and_evaluations(tmp_path):
     packages = (*OF_AN_INDEX, "ir_measures", "gguf", "grpc", "starlette")
     code = "import rerank_training.first.training; print('imported')"
     assert run_without(packages, tmp_path / "blocker", code) == "imported\n"

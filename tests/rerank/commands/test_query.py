@@ -47,7 +47,7 @@ def doc_ids(reply: Any) -> list[str]:
 # --- rerank rank ---
 
 
-def test_rank_reads_a_file_and_stdin(rank: Command, candidates: Path) -> None:
+def test_rank_reads_a_file_and_stdin(rank, candidates):
     reply = rank(candidates, "--json").json
     assert doc_ids(rank("-", "--json", stdin=candidates.read_text(encoding="utf-8")).json) == doc_ids(reply)
     assert doc_ids(reply)[0] == "flea"
@@ -56,22 +56,20 @@ def test_rank_reads_a_file_and_stdin(rank: Command, candidates: Path) -> None:
 
 
 @pytest.mark.parametrize(("weight", "counted"), [("0.5", 0.5), ("0", 0.0), ("neural", 0.0)])
-def test_first_stage_weight_is_sent_to_the_service(
-    rank: Command, candidates: Path, weight: str, counted: float
-) -> None:
+def test_first_stage_weight_is_sent_to_the_service(rank, candidates, weight, counted):
     """The model's own weights are 0."""
     reply = rank(candidates, "--window-size", 20, "--first-stage-weight", weight, "--json").json
     assert reply["execution"]["first_stage_weight"] == counted
 
 
 @pytest.mark.parametrize(("flags", "scores"), [([], 2), (["--ordered"], 2), (["--unordered"], 1)])
-def test_list_is_ordered_unless_the_command_says_otherwise(rank: Command, flags: list[str], scores: int) -> None:
+def test_list_is_ordered_unless_the_command_says_otherwise(rank, flags, scores):
     rows = [{"doc_id": doc_id, "text": "The same text."} for doc_id in "ab"]
     reply = rank("-", "--json", *flags, stdin=lines(rows)).json
     assert len({result["score"] for result in reply["results"]}) == scores
 
 
-def test_long_documents_are_ranked_by_their_parts(rank: Command) -> None:
+def test_long_documents_are_ranked_by_their_parts(rank):
     filler = "The history of ships is long, as are the names of the seas. " * 30
     rows = [{"doc_id": "long", "text": f"{filler}A flea lives about a year. {filler}"}, *ROWS]
     reply = rank("-", "--max-chunks-per-doc", 20, "--json", stdin=lines(rows)).json
@@ -90,15 +88,7 @@ def test_long_documents_are_ranked_by_their_parts(rank: Command) -> None:
         (["--on-failure", "first_stage"], "on_failure", "first-stage"),
     ],
 )
-def test_options_are_sent(
-    rank: Command,
-    search: Command,
-    monkeypatch: pytest.MonkeyPatch,
-    command: str,
-    flags: list[str],
-    field: str,
-    value: object,
-) -> None:
+def test_options_are_sent(rank, search, monkeypatch, command, flags, field, value):
     sent = watched_options(monkeypatch, command)
     done = rank("-", *flags, stdin=lines(ROWS)) if command == "rerank" else search(QUERY, *flags)
     assert done.code == 0
@@ -118,7 +108,7 @@ def watched_options(monkeypatch: pytest.MonkeyPatch, method: str) -> list[dict[s
     return sent
 
 
-def test_json_has_every_field_under_its_name_in_the_proto(rank: Command, candidates: Path) -> None:
+def test_json_has_every_field_under_its_name_in_the_proto(rank, candidates):
     rows = [{"doc_id": "a", "text": "a flea", "score": 1.5}, {"doc_id": "b", "text": "the moon", "score": None}]
     scored = rank("-", "--json", stdin=lines(rows)).json
     assert [result.get("first_stage_score") for result in scored["results"]] == [1.5, None]
@@ -128,7 +118,7 @@ def test_json_has_every_field_under_its_name_in_the_proto(rank: Command, candida
     assert reply["execution"]["truncated_doc_ids"] == []
 
 
-def test_output_for_programs_is_the_table_and_what_ran_is_said_beside_it(rank: Command, candidates: Path) -> None:
+def test_output_for_programs_is_the_table_and_what_ran_is_said_beside_it(rank, candidates):
     outcome = rank(candidates)
     assert outcome.code == 0
     header, *rows = outcome.out.splitlines()
@@ -138,7 +128,7 @@ def test_output_for_programs_is_the_table_and_what_ran_is_said_beside_it(rank: C
     assert re.fullmatch(rf"{QUERY}\npe-rank, \S+ · 1 window · \d+ tokens · \d+ ms\n", outcome.err)
 
 
-def test_models_lists_the_models_and_the_index(rerank: Command, service: Served) -> None:
+def test_models_lists_the_models_and_the_index(rerank, service):
     outcome = rerank("models", "--target", service.address)
     row = r"^pe-rank \*\tpe-rank\tsliding\(20/10\)\t\d+\trelevance\tserved$"
     assert re.search(row, outcome.out, re.MULTILINE), outcome.out
@@ -147,7 +137,7 @@ def test_models_lists_the_models_and_the_index(rerank: Command, service: Served)
     assert [model["name"] for model in reply["models"]] == ["pe-rank", "identity", "number"]
 
 
-def test_terminal_escapes_of_queries_passages_and_errors_are_shown(rerank: Command, service: Served) -> None:
+def test_terminal_escapes_of_queries_passages_and_errors_are_shown(rerank, service):
     hostile = "\x1b]0;owned\x07\x1b[2J"
     rows = [{"doc_id": "a b", "text": f"a flea {hostile}"}]
     ranked = rerank("rank", "--query", hostile, "--target", service.address, "-", stdin=lines(rows))
@@ -159,18 +149,18 @@ def test_terminal_escapes_of_queries_passages_and_errors_are_shown(rerank: Comma
     assert "]0;owned" in ranked.out
 
 
-def test_refusal_of_the_service_is_one_line(rank: Command, candidates: Path) -> None:
+def test_refusal_of_the_service_is_one_line(rank, candidates):
     assert rank(candidates, "--top-n", "-1").error == "top_n: -1 is negative; use 0 or more"
 
 
-def test_unreachable_service_is_one_line(rerank: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_service_is_one_line(rerank, monkeypatch):
     monkeypatch.setattr("rerank.client.retries._FIRST_WAIT_S", 0.01)
     error = rerank("search", "q", "--target", "127.0.0.1:1").error
     assert error.startswith("no answer from 127.0.0.1:1: is `rerank serve` running there? (")
 
 
 @pytest.mark.parametrize("args", [["rank"], ["search"], ["nonsense"], ["search", "q", "--first-stage", "tfidf"]])
-def test_invalid_usage_has_exit_code_2(rerank: Command, args: list[str]) -> None:
+def test_invalid_usage_has_exit_code_2(rerank, args):
     outcome = rerank(*args)
     assert (outcome.code, outcome.out) == (2, "")
     assert "Usage: " in outcome.err
@@ -180,7 +170,7 @@ def test_invalid_usage_has_exit_code_2(rerank: Command, args: list[str]) -> None
 
 
 @pytest.mark.parametrize("stage", ["bm25", "dense", "hybrid-rrf", "hybrid_z_score"])
-def test_search_prints_json_or_a_table_with_the_first_stage(search: Command, stage: str) -> None:
+def test_search_prints_json_or_a_table_with_the_first_stage(search, stage):
     reply = search(QUERY, "--first-stage", stage, "--depth", 5, "--top-n", 2, "--json").json
     assert doc_ids(reply)[0] == "flea"
     assert len(reply["results"]) <= 2
@@ -192,7 +182,7 @@ def test_search_prints_json_or_a_table_with_the_first_stage(search: Command, sta
     assert bool(shown.out) == (stage != "bm25"), "a head without a row"
 
 
-def test_search_prints_the_feedback_report(search: Command) -> None:
+def test_search_prints_the_feedback_report(search):
     reply = search(QUERY, "--depth", 5, "--feedback", "rocchio", "--json").json
     assert reply["feedback"]["cosine"] < 1
     assert "\nfeedback: " in search(QUERY, "--depth", 5, "--feedback", "kl").err
@@ -201,12 +191,12 @@ def test_search_prints_the_feedback_report(search: Command) -> None:
 
 
 @pytest.mark.parametrize("arguments", [(), ("--model", "identity"), ("--liveness",)])
-def test_running_service_is_serving(rerank: Command, service: Served, arguments: tuple[str, ...]) -> None:
+def test_running_service_is_serving(rerank, service, arguments):
     outcome = rerank("health", "--target", service.address, *arguments)
     assert (outcome.code, outcome.out, outcome.err) == (0, "SERVING\n", "")
 
 
-def test_draining_service_is_alive_but_not_ready(rerank: Command) -> None:
+def test_draining_service_is_alive_but_not_ready(rerank):
     with held_service() as held:
         call = held.start_call(candidates=numbered_candidates([1, 2]))
         drained = held.start(held.server.drain(TIMEOUT_S))
@@ -220,6 +210,6 @@ def test_draining_service_is_alive_but_not_ready(rerank: Command) -> None:
     assert outcomes == {(): (1, "NOT_SERVING\n"), ("--liveness",): (0, "SERVING\n")}
 
 
-def test_unknown_model_and_missing_service_are_errors(rerank: Command, service: Served) -> None:
+def test_unknown_model_and_missing_service_are_errors(rerank, service):
     assert rerank("health", "--target", service.address, "--model", "none").code == 2
     assert rerank("health", "--target", "127.0.0.1:1").error.startswith("no answer from 127.0.0.1:1: is `rerank serve`")

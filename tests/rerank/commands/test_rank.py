@@ -12,14 +12,12 @@ from rerank.commands.rank import candidates_file
 from rerank.config import BUNDLED_MODELS, ServiceConfig
 from rerank.reranking.blocking import Reranker
 from rerank.types import RankOptions
-from tests.rerank.commands.conftest import Command
-from tests.serving import Served
 
 PASSAGES = ("Deserts are dry.", "A flea lives a year.")
 
 
 @pytest.mark.slow
-def test_example_has_its_answers_first_and_says_the_time(rerank: Command) -> None:
+def test_example_has_its_answers_first_and_says_the_time(rerank):
     done = rerank("rank", "--example")
     assert done.code == 0
     head, *rows = done.out.splitlines()
@@ -34,7 +32,7 @@ def test_example_has_its_answers_first_and_says_the_time(rerank: Command) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_each_bundled_model_has_the_answers_of_the_example_first(precision: str) -> None:
+def test_each_bundled_model_has_the_answers_of_the_example_first(precision):
     models = [model.model_copy(update={"load": "start"}) for model in BUNDLED_MODELS if model.ranker != "identity"]
     models = [
         model.model_copy(update={"precision": precision} if "precision" in type(model).model_fields else {})
@@ -48,7 +46,7 @@ def test_each_bundled_model_has_the_answers_of_the_example_first(precision: str)
 
 
 @pytest.mark.slow
-def test_encoder_of_the_command_line_is_used(rerank: Command) -> None:
+def test_encoder_of_the_command_line_is_used(rerank):
     done = rerank("rank", "--example", "--model", "pe-rank", "--encoder", "no/such/encoder")
     assert done.code != 0
     assert "no/such/encoder" in done.err
@@ -57,14 +55,14 @@ def test_encoder_of_the_command_line_is_used(rerank: Command) -> None:
 
 
 @pytest.mark.parametrize("place", [["--target", "127.0.0.1:1"], ["--batch", "requests.jsonl", "--out", "out.jsonl"]])
-def test_encoder_is_refused_where_a_service_ranks(rerank: Command, place: list[str]) -> None:
+def test_encoder_is_refused_where_a_service_ranks(rerank, place):
     query = [] if place[0] == "--batch" else ["--example"]
     done = rerank("rank", *query, *place, "--encoder", "any")
     assert (done.code, "--encoder is for a model in this process" in done.err) == (2, True)
 
 
 @pytest.mark.slow
-def test_order_of_the_passages_has_no_effect(rerank: Command) -> None:
+def test_order_of_the_passages_has_no_effect(rerank):
     first, second = (
         rerank("rank", "--query", "how long does a flea live", *given, "--model", "pe-rank", "--json").json["results"]
         for given in (PASSAGES, PASSAGES[::-1])
@@ -73,7 +71,7 @@ def test_order_of_the_passages_has_no_effect(rerank: Command) -> None:
     assert [result["score"] for result in first] == pytest.approx([result["score"] for result in second])
 
 
-def test_empty_query_is_refused_before_a_model_is_loaded(rerank: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_query_is_refused_before_a_model_is_loaded(rerank, monkeypatch):
     monkeypatch.setattr("rerank.reranking.blocking.load_reranker", None)
     assert "query" in rerank("rank", "--query", " ", *PASSAGES).error
 
@@ -87,13 +85,13 @@ def test_empty_query_is_refused_before_a_model_is_loaded(rerank: Command, monkey
         (("--query", "q", "x", "--batch", "requests.jsonl"), "or --batch and --out"),
     ],
 )
-def test_flags_that_do_not_fit_are_refused(rerank: Command, args: tuple[str, ...], message: str) -> None:
+def test_flags_that_do_not_fit_are_refused(rerank, args, message):
     refused = rerank("rank", *args)
     assert refused.code == 2
     assert message in " ".join(refused.err.split())
 
 
-def test_existing_file_is_told_from_passages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_file_is_told_from_passages(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "candidates.jsonl").touch()
     assert candidates_file(["candidates.jsonl"]) == Path("candidates.jsonl")
@@ -125,18 +123,14 @@ def test_existing_file_is_told_from_passages(tmp_path: Path, monkeypatch: pytest
         (["a passage", "-"], "- is a file; give it alone"),
     ],
 )
-def test_file_in_the_place_of_a_passage_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: list[str], message: str
-) -> None:
+def test_file_in_the_place_of_a_passage_is_named(tmp_path, monkeypatch, given, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "candidates.jsonl").touch()
     with pytest.raises(typer.BadParameter, match=message):
         candidates_file(given)
 
 
-def test_file_and_texts_are_ranked_without_a_service_and_by_the_one_at_target(
-    rerank: Command, service: Served, tmp_path: Path
-) -> None:
+def test_file_and_texts_are_ranked_without_a_service_and_by_the_one_at_target(rerank, service, tmp_path):
     """One rule for both; the deadline counts in this process, too."""
     file = tmp_path / "candidates.jsonl"
     file.write_text("".join(json.dumps({"id": text, "text": text}) + "\n" for text in PASSAGES), encoding="utf-8")

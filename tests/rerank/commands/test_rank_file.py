@@ -55,7 +55,7 @@ def batch(rerank: Command, address: str, paths: tuple[Path, Path]) -> Batch:
     return lambda *args: rerank("rank", "--batch", requests, "--out", out, "--target", address, *args)
 
 
-def test_each_line_is_its_request_in_the_new_order(batch: Batch, paths: tuple[Path, Path]) -> None:
+def test_each_line_is_its_request_in_the_new_order(batch, paths):
     assert batch("--top-n", "2") == Outcome(0, "", f"{paths[1]}: 20 of 20 requests are ranked\n")
     rows = read(paths[1])
     assert [row["query"]["qid"] for row in rows] == [*range(20)]
@@ -67,7 +67,7 @@ def test_each_line_is_its_request_in_the_new_order(batch: Batch, paths: tuple[Pa
     assert len(read_requests(paths[1])) == 20  # so that it can be ranked again
 
 
-def test_what_replies_warn_of_is_said_once_for_each_kind(rerank: Command, paths: tuple[Path, Path]) -> None:
+def test_what_replies_warn_of_is_said_once_for_each_kind(rerank, paths):
     """The ranker's warnings differ in their numbers; equal kinds are counted, and the first one is shown."""
 
     def doubt(window: Window) -> WindowRanking:
@@ -85,7 +85,7 @@ def test_what_replies_warn_of_is_said_once_for_each_kind(rerank: Command, paths:
         assert "warning" not in rerank(*command).err  # nothing was ranked again
 
 
-def test_name_that_promises_gzip_is_refused(rerank: Command, address: str, paths: tuple[Path, Path]) -> None:
+def test_name_that_promises_gzip_is_refused(rerank, address, paths):
     out = paths[1].with_name("ranked.jsonl.gz")
     outcome = rerank("rank", "--batch", paths[0], "--out", out, "--target", address)
     assert outcome.code != 0
@@ -107,9 +107,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return queries
 
 
-def test_killed_run_goes_on_behind_its_last_whole_line(
-    batch: Batch, paths: tuple[Path, Path], asked: list[str]
-) -> None:
+def test_killed_run_goes_on_behind_its_last_whole_line(batch, paths, asked):
     batch()
     lines = paths[1].read_bytes().splitlines(keepends=True)
     paths[1].unlink()
@@ -129,7 +127,7 @@ def partial_of(out: Path) -> Path:
     return out.with_name(f"{out.name}.partial")
 
 
-def test_failed_request_has_its_error_in_its_place(batch: Batch, paths: tuple[Path, Path]) -> None:
+def test_failed_request_has_its_error_in_its_place(batch, paths):
     """Also a request without candidates, one with the same passage twice, and the same query twice."""
     twice = request(2) | {"candidates": request(2)["candidates"] * 2}
     write(paths[0], [request(0), request(1, passages=0), twice, request(0)])
@@ -147,9 +145,7 @@ def test_failed_request_has_its_error_in_its_place(batch: Batch, paths: tuple[Pa
     assert "d0" in rows[2]["error"]["message"]
 
 
-def test_failed_requests_are_sent_again_also_after_a_kill(
-    batch: Batch, paths: tuple[Path, Path], asked: list[str]
-) -> None:
+def test_failed_requests_are_sent_again_also_after_a_kill(batch, paths, asked):
     """The first run fails for two of five; the second one was killed after the first of them."""
     write(paths[0], [request(number, passages=number % 2) for number in range(5)])
     assert batch().code == 1
@@ -171,9 +167,7 @@ def test_failed_requests_are_sent_again_also_after_a_kill(
         (("--model", "other", "--ordered"), "model: number there, other now; ordered: not set there, true now"),
     ],
 )
-def test_answers_of_other_settings_are_never_kept(
-    batch: Batch, paths: tuple[Path, Path], args: Any, changed: str
-) -> None:
+def test_answers_of_other_settings_are_never_kept(batch, paths, args, changed):
     batch()
     before = paths[1].read_bytes()
     outcome = batch(*args)
@@ -185,7 +179,7 @@ def test_answers_of_other_settings_are_never_kept(
 
 
 @pytest.mark.parametrize("flag", ["--model", "--preranker"])
-def test_unknown_model_is_refused_before_anything_is_ranked(batch: Batch, paths: tuple[Path, Path], flag: str) -> None:
+def test_unknown_model_is_refused_before_anything_is_ranked(batch, paths, flag):
     outcome = batch(flag, "none")
     assert (outcome.code, outcome.error) == (2, "model 'none' is not one of number, other")
     assert not [*paths[1].parent.glob("ranked*")]
@@ -200,9 +194,7 @@ def test_unknown_model_is_refused_before_anything_is_ranked(batch: Batch, paths:
         ('{"query": {"qid": 1, "text": "q"}}\n', ":1 has no candidates"),
     ],
 )
-def test_wrong_file_is_refused_before_anything_is_ranked(
-    batch: Batch, paths: tuple[Path, Path], content: str, problem: str
-) -> None:
+def test_wrong_file_is_refused_before_anything_is_ranked(batch, paths, content, problem):
     paths[0].write_text(content, encoding="utf-8")
     assert batch().error.startswith(f"{paths[0]}{problem}")
     assert not paths[1].exists()
@@ -212,30 +204,26 @@ def test_wrong_file_is_refused_before_anything_is_ranked(
     "line",
     ["a line of mine", "[1]", json.dumps(request(0)), json.dumps({"query": {"qid": 5, "text": "other"}, "error": {}})],
 )
-def test_file_with_something_else_is_left_alone(batch: Batch, paths: tuple[Path, Path], line: str) -> None:
+def test_file_with_something_else_is_left_alone(batch, paths, line):
     paths[1].write_text(f"{line}\n", encoding="utf-8")
     assert batch().error == f"{paths[1]}:1 is not an answer to request 1; choose another --out, or remove it"
     assert paths[1].read_text(encoding="utf-8") == f"{line}\n"
 
 
-def test_file_that_another_process_writes_is_refused(batch: Batch, paths: tuple[Path, Path]) -> None:
+def test_file_that_another_process_writes_is_refused(batch, paths):
     partial = partial_of(paths[1])
     with partial.open("a") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         assert batch().error == f"{partial} is being written by another process; wait for its end"
 
 
-def test_folder_of_the_rankings_is_made_or_its_problem_named(
-    rerank: Command, address: str, paths: tuple[Path, Path]
-) -> None:
+def test_folder_of_the_rankings_is_made_or_its_problem_named(rerank, address, paths):
     args = ("rank", "--batch", paths[0], "--target", address, "--out")
     assert rerank(*args, paths[1].parent / "new" / "ranked.jsonl").code == 0
     assert rerank(*args, paths[0] / "ranked.jsonl").error.endswith("; choose another --out")
 
 
-def test_lost_service_leaves_what_is_written(
-    batch: Batch, paths: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lost_service_leaves_what_is_written(batch, paths, monkeypatch):
     def lost(self: RerankClient, requests: Any, **options: Any) -> Iterator[Any]:
         yield from send(self, itertools.islice(requests, 3), **options)
         raise ShuttingDown("the service is gone")

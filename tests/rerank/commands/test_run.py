@@ -44,14 +44,12 @@ def table() -> Table:
     return made
 
 
-def test_line_outside_a_terminal_is_unchanged() -> None:
+def test_line_outside_a_terminal_is_unchanged():
     for line in (LONG, f"{LONG}: 12 passages", "[red]markup[/red] :smile: [/]", "a\ttab", "", "👩\u200d🚀 \u200fעברית"):
         assert printed(line) == f"{line}\n"
 
 
-def test_table_outside_a_terminal_is_tab_separated_values(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_table_outside_a_terminal_is_tab_separated_values(monkeypatch, capsys):
     PlainConsole().print(table())
     PlainConsole().note("a note")
     out, err = capsys.readouterr()
@@ -65,7 +63,7 @@ def test_table_outside_a_terminal_is_tab_separated_values(
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])
-def test_what_a_terminal_obeys_is_shown(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_terminal_obeys_is_shown(is_terminal, monkeypatch):
     monkeypatch.setattr(Console, "is_terminal", is_terminal)
     monkeypatch.setenv("COLUMNS", "400")
     monkeypatch.setenv("NO_COLOR", "1")
@@ -81,9 +79,7 @@ def test_what_a_terminal_obeys_is_shown(is_terminal: bool, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("module", "requirement"), [("mcp.server.stdio", "rerank-listwise[mcp]"), ("torch.nn", "rerank-listwise\n")]
 )
-def test_missing_package_is_one_line_and_exit_code_2(
-    module: str, requirement: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_package_is_one_line_and_exit_code_2(module, requirement, capsys):
     def command() -> None:
         raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
@@ -120,7 +116,7 @@ def from_service(status: grpc.StatusCode) -> ServiceError:
         (from_service(grpc.StatusCode.RESOURCE_EXHAUSTED), 5),
     ],
 )
-def test_exit_code_says_who_has_to_act(error: Exception, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exit_code_says_who_has_to_act(error, code, capsys):
     def command() -> None:
         raise error
 
@@ -133,9 +129,7 @@ def test_exit_code_says_who_has_to_act(error: Exception, code: int, capsys: pyte
     ("level", "of_libraries", "of_ours"),
     [("DEBUG", "DEBUG", "DEBUG"), ("INFO", "WARNING", "INFO"), ("WARNING", "WARNING", "WARNING")],
 )
-def test_libraries_log_warnings_alone_unless_the_log_is_for_debugging(
-    level: str, of_libraries: str, of_ours: str
-) -> None:
+def test_libraries_log_warnings_alone_unless_the_log_is_for_debugging(level, of_libraries, of_ours):
     names = ("rerank", "rerank_eval", "rerank_training")
     logging.getLogger().setLevel(level)
     quiet_libraries()
@@ -144,7 +138,7 @@ def test_libraries_log_warnings_alone_unless_the_log_is_for_debugging(
     assert [logging.getLogger(f"{name}.x").getEffectiveLevel() for name in names] == [logging.getLevelName(of_ours)] * 3
 
 
-def test_missing_module_of_ours_is_a_bug() -> None:
+def test_missing_module_of_ours_is_a_bug():
     def command() -> None:
         raise ModuleNotFoundError("No module named 'rerank.none'", name="rerank.none")
 
@@ -152,18 +146,16 @@ def test_missing_module_of_ours_is_a_bug() -> None:
         run(command)
 
 
-def test_missing_temporary_folder_is_one_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_temporary_folder_is_one_line(capsys, monkeypatch):
     monkeypatch.setattr("tempfile._candidate_tempdir_list", lambda: ["/proc/none"])
     with pytest.raises(SystemExit):
-        run(tempfile._get_default_tempdir)  # type: ignore[attr-defined]
+        run(tempfile._get_default_tempdir)
     printed = capsys.readouterr().err
     assert printed.startswith("error: No usable temporary directory found")
     assert "give one that can be written in TMPDIR" in printed
 
 
-def test_output_is_written_in_every_encoding() -> None:
+def test_output_is_written_in_every_encoding():
     """Also a text of the command line that the locale cannot read."""
     command = (
         "import sys; from rerank.commands import run, options; run.run(lambda: print(options.as_utf8(sys.argv[1])))"
@@ -184,7 +176,7 @@ def ended(stdout: object, *arguments: str, unbuffered: bool = False) -> tuple[in
     environment = {**os.environ, "PYTHONUNBUFFERED": "1" if unbuffered else ""}
     result = subprocess.run(
         [sys.executable, *arguments],
-        stdout=stdout,  # type: ignore[call-overload]
+        stdout=stdout,
         stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
         text=True,
@@ -199,13 +191,13 @@ def ended(stdout: object, *arguments: str, unbuffered: bool = False) -> tuple[in
     ("command", "unbuffered"),
     [("print('short')", False), ("print('long' * 100_000)", True), ("console.print('rich')", False)],
 )
-def test_full_output_is_one_line_and_exit_code_1(command: str, unbuffered: bool) -> None:
+def test_full_output_is_one_line_and_exit_code_1(command, unbuffered):
     with Path("/dev/full").open("wb") as full:
         assert ended(full, "-c", PRINTS.format(command=command), unbuffered=unbuffered) == (1, FULL)
 
 
 @pytest.mark.parametrize("command", ["print('short')", "print('long' * 100_000)"])
-def test_pipe_without_a_reader_ends_a_command_silently_and_not_with_0(command: str) -> None:
+def test_pipe_without_a_reader_ends_a_command_silently_and_not_with_0(command):
     reading, writing = os.pipe()
     os.close(reading)
     try:
@@ -214,7 +206,7 @@ def test_pipe_without_a_reader_ends_a_command_silently_and_not_with_0(command: s
         os.close(writing)
 
 
-def test_output_is_as_it_was_written(tmp_path: Path) -> None:
+def test_output_is_as_it_was_written(tmp_path):
     out = tmp_path / "out"
     with out.open("wb") as file:
         assert ended(file, "-c", PRINTS.format(command="print('ä\\n' * 50_000, end='')")) == (0, "")

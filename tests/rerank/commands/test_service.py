@@ -10,16 +10,15 @@ import pytest
 from rerank.client.client import RerankClient
 from rerank.commands import service
 from rerank.config import ServiceConfig
-from rerank.retrieval.index import Index, read_manifest
+from rerank.retrieval.index import read_manifest
 from tests.conftest import PASSAGES
 from tests.fakes import NumberRanker
-from tests.rerank.commands.conftest import Command
 from tests.serving import reranker_of, serving
 
 # --- rerank index ---
 
 
-def test_index_is_built_and_never_overwritten(rerank: Command, beir_folder: Path, tmp_path: Path) -> None:
+def test_index_is_built_and_never_overwritten(rerank, beir_folder, tmp_path):
     out = tmp_path / "index"
     built = rerank("index", "--collection", beir_folder, "--out", out, "--device", "cpu")
     assert (built.code, built.err) == (0, "")
@@ -31,7 +30,7 @@ def test_index_is_built_and_never_overwritten(rerank: Command, beir_folder: Path
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
-def test_verify_names_the_damaged_file(rerank: Command, index_folder: Path, tmp_path: Path) -> None:
+def test_verify_names_the_damaged_file(rerank, index_folder, tmp_path):
     copy = Path(shutil.copytree(index_folder, tmp_path / "copy"))
     whole = rerank("verify", copy)
     assert (whole.code, whole.err) == (0, "")
@@ -40,7 +39,7 @@ def test_verify_names_the_damaged_file(rerank: Command, index_folder: Path, tmp_
     assert rerank("verify", copy).error.startswith(f"{copy / 'vectors.npy'} is damaged: it has 0 bytes, but manifest")
 
 
-def test_duplicate_doc_id_of_a_corpus_is_refused_with_both_lines(rerank: Command, tmp_path: Path) -> None:
+def test_duplicate_doc_id_of_a_corpus_is_refused_with_both_lines(rerank, tmp_path):
     (tmp_path / "corpus.jsonl").write_text(
         '{"_id": "1", "text": "a"}\n\n{"_id": "2", "text": "b"}\n{"_id": "1", "text": "c"}'
     )
@@ -51,7 +50,7 @@ def test_duplicate_doc_id_of_a_corpus_is_refused_with_both_lines(rerank: Command
 # --- rerank serve ---
 
 
-def test_check_finds_usable_settings_and_loads_nothing(rerank: Command, tmp_path: Path) -> None:
+def test_check_finds_usable_settings_and_loads_nothing(rerank, tmp_path):
     keys = tmp_path / "keys.yaml"
     rerank("keys", "add", "a", "--keys", keys)
     (config := tmp_path / "config.yaml").write_text("models: [{name: a, ranker: identity}]\nlisten: 0.0.0.0:0\n")
@@ -69,9 +68,7 @@ def test_check_finds_usable_settings_and_loads_nothing(rerank: Command, tmp_path
         (["--http", "--check"], "127.0.0.1:8080"),
     ],
 )
-def test_http_may_have_an_address(
-    rerank: Command, monkeypatch: pytest.MonkeyPatch, given: list[str], address: str
-) -> None:
+def test_http_may_have_an_address(rerank, monkeypatch, given, address):
     checked: list[ServiceConfig] = []
     monkeypatch.setattr("rerank.service.startup.check_before_loading", lambda config, binds: checked.append(config))
     monkeypatch.setattr("rerank.reranking.reranker.check_models", lambda config: None)
@@ -84,7 +81,7 @@ def test_http_may_have_an_address(
 # --- rerank demo ---
 
 
-def test_taken_port_is_replaced_by_a_free_one() -> None:
+def test_taken_port_is_replaced_by_a_free_one():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         other = service._free_port(port)
@@ -93,9 +90,7 @@ def test_taken_port_is_replaced_by_a_free_one() -> None:
     assert service._free_port(port) == port
 
 
-def test_demo_shows_the_windows_of_first_in_the_terminal_and_beside_the_default_in_the_page(
-    index: Index, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_demo_shows_the_windows_of_first_in_the_terminal_and_beside_the_default_in_the_page(index, capsys):
     reranker = reranker_of({"first": NumberRanker(max_window_size=20)}, index)
     with serving(reranker) as served, RerankClient(served.address) as client:
         service._show_first(client)

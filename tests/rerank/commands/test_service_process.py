@@ -90,7 +90,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Ended:
 
 
 @pytest.mark.slow
-def test_second_signal_ends_the_service_at_once(ended: Ended) -> None:
+def test_second_signal_ends_the_service_at_once(ended):
     """It took 36 s, for the calls in flight, and ended with a traceback."""
     assert (ended.code, ended.of_call) == (1, grpc.StatusCode.UNAVAILABLE)
     assert ended.seconds < 5
@@ -99,7 +99,7 @@ def test_second_signal_ends_the_service_at_once(ended: Ended) -> None:
 
 
 @pytest.mark.slow
-def test_service_stops_in_order_right_after_calls_that_were_given_up(tmp_path: Path, checkpoint: Path) -> None:
+def test_service_stops_in_order_right_after_calls_that_were_given_up(tmp_path, checkpoint):
     """It ended with the signal of an assertion, in two stops of six."""
     request = pb.RerankRequest(query=QUERY, candidates=SLOW[:50], model="pe-rank")
     with serving.service_process(tmp_path, **settings_of(checkpoint)) as service:
@@ -118,9 +118,7 @@ def test_service_stops_in_order_right_after_calls_that_were_given_up(tmp_path: P
 
 
 @pytest.mark.slow
-def test_fresh_service_at_the_address_of_another_answers_and_ends_with_its_killed_parent(
-    ended: Ended, tmp_path: Path
-) -> None:
+def test_fresh_service_at_the_address_of_another_answers_and_ends_with_its_killed_parent(ended, tmp_path):
     """It answers as the guide has it: the language model is loaded by the first request for it."""
     passages = ["glaciers flow", "bread rises", "an adult flea lives a hundred days"]
     config = tmp_path / "config.yaml"
@@ -158,7 +156,7 @@ def is_unavailable(client: RerankClient) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_signal_ends_the_service(number: signal.Signals) -> None:
+def test_signal_ends_the_service(number):
     config = load_config(None, models=[{"name": "identity", "ranker": "identity"}], listen="127.0.0.1:0", device="cpu")
     addresses: list[str] = []
 
@@ -176,7 +174,7 @@ def test_signal_ends_the_service(number: signal.Signals) -> None:
     assert caught.value.code is grpc.StatusCode.UNAVAILABLE
 
 
-def test_service_that_cannot_announce_its_address_stops() -> None:
+def test_service_that_cannot_announce_its_address_stops():
     config = load_config(None, models=[{"name": "identity", "ranker": "identity"}], listen="127.0.0.1:0", device="cpu")
 
     def announce(address: str) -> None:
@@ -189,7 +187,7 @@ def test_service_that_cannot_announce_its_address_stops() -> None:
 
 
 @pytest.mark.slow
-def test_process_that_does_not_start_says_why() -> None:
+def test_process_that_does_not_start_says_why():
     config = load_config(None, listen="256.0.0.1:0", device="cpu")
     problem = r"(?s)the service did not start:.*error: .*cannot listen on 256\.0\.0\.1:0"
     with pytest.raises(ConfigError, match=problem), service_process(config):
@@ -197,7 +195,7 @@ def test_process_that_does_not_start_says_why() -> None:
 
 
 @pytest.mark.slow
-def test_service_stops_and_serves_other_models_while_one_hangs_on_a_text(tmp_path: Path) -> None:
+def test_service_stops_and_serves_other_models_while_one_hangs_on_a_text(tmp_path):
     """A signal was not heard for 40 s."""
     tokenizer = byte_level()
     loop = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"

@@ -67,7 +67,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
         yield server
 
 
-def test_name_alone_is_the_default_model_with_its_profile(hub: HubServer) -> None:
+def test_name_alone_is_the_default_model_with_its_profile(hub):
     first, *others = load_config(None, [named_model(FIRST)]).models
     assert isinstance(first, FirstModel)
     assert (first.name, first.profile, str(first.path)) == ("default", "first-mistral", FIRST)
@@ -79,7 +79,7 @@ def test_name_alone_is_the_default_model_with_its_profile(hub: HubServer) -> Non
     ("given", "name"),
     [(f"mine={FIRST}@main", "mine"), (f"first-mistral:{FIRST}", "default"), (f"mine=first-mistral:{FIRST}", "mine")],
 )
-def test_name_with_another_name_a_revision_and_a_profile(hub: HubServer, given: str, name: str) -> None:
+def test_name_with_another_name_a_revision_and_a_profile(hub, given, name):
     assert named_model(given) == {
         "name": name,
         "ranker": "first",
@@ -88,17 +88,17 @@ def test_name_with_another_name_a_revision_and_a_profile(hub: HubServer, given: 
     }
 
 
-def test_model_of_one_call_has_the_last_part_of_its_name(hub: HubServer) -> None:
+def test_model_of_one_call_has_the_last_part_of_its_name(hub):
     (model,) = config_of_model(f"{FIRST}@main").models
     assert (model.name, model.ranker) == ("first_mistral", "first")
 
 
-def test_folder_alone_is_the_default_model(tmp_path: Path) -> None:
+def test_folder_alone_is_the_default_model(tmp_path):
     folder = write_model(tmp_path / "lr=1", "bert", "BertForSequenceClassification")
     assert named_model(str(folder)) == {"name": "default", "ranker": "cross-encoder", "path": str(folder)}
 
 
-def test_name_that_no_profile_lists_is_known_by_its_settings(hub: HubServer) -> None:
+def test_name_that_no_profile_lists_is_known_by_its_settings(hub):
     assert named_model(RERANKER) == {"name": "default", "ranker": "cross-encoder", "path": RERANKER}
     assert "model.safetensors" not in hub.downloaded
     (model, *_) = download_models(load_config(None, [named_model(RERANKER)])).models
@@ -106,14 +106,14 @@ def test_name_that_no_profile_lists_is_known_by_its_settings(hub: HubServer) -> 
     assert (model.path / "model.safetensors").read_bytes() == b"weights of reranker"
 
 
-def test_name_whose_settings_do_not_say_how_it_ranks_gets_the_words_to_type(hub: HubServer) -> None:
+def test_name_whose_settings_do_not_say_how_it_ranks_gets_the_words_to_type(hub):
     with pytest.raises(ConfigError, match=r"^--model a=org/chat: org/chat has no .* write a=PROFILE:org/chat with"):
         named_model("a=org/chat")
     with pytest.raises(ConfigError, match=r"^model 'org/nothing': there is no folder org/nothing .* no such model"):
         config_of_model("org/nothing")
 
 
-def test_path_in_a_file_may_be_a_name(hub: HubServer, tmp_path: Path) -> None:
+def test_path_in_a_file_may_be_a_name(hub, tmp_path):
     file = tmp_path / "service.yaml"
     file.write_text(
         f"models:\n- {{name: a, path: {FIRST}, window_size: 10}}\n- {{name: b, ranker: generation, path: {FIRST}}}\n"
@@ -133,7 +133,7 @@ def test_path_in_a_file_may_be_a_name(hub: HubServer, tmp_path: Path) -> None:
         load_config(None, models=[{"name": "a", "path": "org/chat"}])
 
 
-def test_pe_rank_brings_its_prompt_and_its_encoder(hub: HubServer) -> None:
+def test_pe_rank_brings_its_prompt_and_its_encoder(hub):
     config = load_config(None, [named_model(PE_RANK)])
     check_model_files(config.models[0])
     downloaded = download_models(config)
@@ -146,29 +146,27 @@ def test_pe_rank_brings_its_prompt_and_its_encoder(hub: HubServer) -> None:
     assert download_models(downloaded) == downloaded
 
 
-def test_given_encoder_and_template_are_kept(hub: HubServer, tmp_path: Path) -> None:
+def test_given_encoder_and_template_are_kept(hub, tmp_path):
     config = load_config(None, [named_model(PE_RANK) | {"template": "pe_rank_text"}], encoder="org/mine")
     downloaded = download_models(config)
     assert downloaded.encoder == EncoderConfig(name="org/mine")
-    assert downloaded.models[0].template == "pe_rank_text"  # type: ignore[union-attr]
+    assert downloaded.models[0].template == "pe_rank_text"
 
 
-def test_prompt_that_cannot_be_read_is_named_before_the_weights_are_downloaded(
-    hub: HubServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prompt_that_cannot_be_read_is_named_before_the_weights_are_downloaded(hub, monkeypatch):
     hub.raw.clear()
     with pytest.raises(ConfigError, match=rf"^model default: the prompt of {PE_RANK} .*; repeat the command where"):
         download_models(load_config(None, [named_model(PE_RANK)]))
     assert "model.safetensors" not in hub.downloaded
 
 
-def test_template_in_the_repository_is_preferred_to_the_profiles(hub: HubServer) -> None:
+def test_template_in_the_repository_is_preferred_to_the_profiles(hub):
     (hub.models[FIRST] / "template.yaml").write_text("{prefix: '{query}', body: '{rank} {candidate}', suffix: ''}")
     (model, *_) = download_models(load_config(None, [named_model(FIRST)])).models
-    assert model.template == str(model.checkpoint / "template.yaml")  # type: ignore[union-attr, operator]
+    assert model.template == str(model.checkpoint / "template.yaml")
 
 
-def test_models_with_different_encoders_are_refused(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_with_different_encoders_are_refused(hub, monkeypatch):
     load = profiles.load_profile
     other = load("pe-rank-mistral-jina").model_copy(update={"encoder": "org/other"})
     monkeypatch.setattr("rerank.config.hub_models.load_profile", lambda name: other if name == "other" else load(name))
@@ -181,7 +179,7 @@ def test_models_with_different_encoders_are_refused(hub: HubServer, monkeypatch:
         download_models(ServiceConfig(models=tuple(models)))
 
 
-def test_cached_models_need_no_hub(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_models_need_no_hub(hub, monkeypatch):
     config = load_config(None, [named_model(PE_RANK)])
     online = download_models(config)
     module._list_files.cache_clear()

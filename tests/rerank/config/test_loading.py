@@ -26,7 +26,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "config.yaml"
 
 
-def test_settings_that_the_file_leaves_out_keep_their_default(path: Path) -> None:
+def test_settings_that_the_file_leaves_out_keep_their_default(path):
     path.write_text(TWO_MODELS)
     assert load_config(path) == ServiceConfig(
         listen="0.0.0.0:9",
@@ -74,7 +74,7 @@ def test_settings_that_the_file_leaves_out_keep_their_default(path: Path) -> Non
         ("listen: a\nmodels: []\nlisten: b", r"line 3: the key 'listen' is in line 1 already$"),
     ],
 )
-def test_invalid_file_is_refused_with_the_name_of_the_key(path: Path, text: str, problem: str) -> None:
+def test_invalid_file_is_refused_with_the_name_of_the_key(path, text, problem):
     path.write_text(text)
     with pytest.raises(ConfigError, match=problem) as caught:
         load_config(path)
@@ -82,13 +82,13 @@ def test_invalid_file_is_refused_with_the_name_of_the_key(path: Path, text: str,
     assert "\n" not in str(caught.value)
 
 
-def test_command_line_beats_the_file_in_a_mapping_key_by_key(path: Path) -> None:
+def test_command_line_beats_the_file_in_a_mapping_key_by_key(path):
     path.write_text("http: {listen: '127.0.0.1:1', allowed_hosts: [mine]}\n")
     config = load_config(path, http={"listen": "127.0.0.1:2"})
     assert config.http is not None
     assert (config.http.listen, config.http.allowed_hosts) == ("127.0.0.1:2", ("mine",))
     path.write_text("http: 127.0.0.1:1\n")
-    assert load_config(path, http={"listen": "127.0.0.1:2"}).http.listen == "127.0.0.1:2"  # type: ignore[union-attr]
+    assert load_config(path, http={"listen": "127.0.0.1:2"}).http.listen == "127.0.0.1:2"
 
 
 @pytest.mark.parametrize(
@@ -99,19 +99,19 @@ def test_command_line_beats_the_file_in_a_mapping_key_by_key(path: Path) -> None
         ("[{name: a, ranker: identity}]", [{"name": "a", "ranker": "identity"}], "a, a"),
     ],
 )
-def test_models_must_have_distinct_names(path: Path, models: str, first: list[dict[str, object]], given: str) -> None:
+def test_models_must_have_distinct_names(path, models, first, given):
     path.write_text(f"models: {models}")
     with pytest.raises(ConfigError, match=f"models must be one or more with distinct names, given: {given}$"):
         load_config(path, first)
 
 
-def test_first_model_replaces_the_default_model_of_the_same_name() -> None:
+def test_first_model_replaces_the_default_model_of_the_same_name():
     models = load_config(None, [{"name": "default", "ranker": "first", "path": "mine"}]).models
     assert [model.name for model in models] == ["default", "pe-rank", "first", "pe-rank-first", "identity"]
-    assert models[0].path == Path("mine")  # type: ignore[union-attr]
+    assert models[0].path == Path("mine")
 
 
-def test_each_problem_names_the_file_or_the_command_line(path: Path) -> None:
+def test_each_problem_names_the_file_or_the_command_line(path):
     path.write_text("http:\n  listen: 3\n  qrels: 4\nmodels:\n- {name: b, ranker: x}")
     with pytest.raises(ConfigError) as caught:
         load_config(path, [{"name": "a", "ranker": "y"}], http={"listen": 5}, drain_s="soon")
@@ -125,7 +125,7 @@ def test_each_problem_names_the_file_or_the_command_line(path: Path) -> None:
     }
 
 
-def test_default_window_is_that_of_the_checkpoint(path: Path, tmp_path: Path) -> None:
+def test_default_window_is_that_of_the_checkpoint(path, tmp_path):
     (tmp_path / "rerank.json").write_text('{"window_size": 6}')
     path.write_text(
         f"models: [{{name: bundled, ranker: first}}, {{name: mine, ranker: first, path: {tmp_path}}}, "
@@ -135,7 +135,7 @@ def test_default_window_is_that_of_the_checkpoint(path: Path, tmp_path: Path) ->
     assert [model.read_window_size() for model in models] == [20, 6, 8, 20]
 
 
-def test_importing_the_settings_opens_no_checkpoint() -> None:
+def test_importing_the_settings_opens_no_checkpoint():
     code = """
 import sys
 opened = []
@@ -170,13 +170,13 @@ CASCADE = "{name: a, ranker: first, strategy: cascade, preranker: b}"
         ),
     ],
 )
-def test_preranker_must_be_another_model_in_no_circle(path: Path, models: str, problem: str) -> None:
+def test_preranker_must_be_another_model_in_no_circle(path, models, problem):
     path.write_text(f"models: [{models}]")
     with pytest.raises(ConfigError, match=problem):
         load_config(path)
 
 
-def test_model_decides_about_the_weight_of_a_kind(path: Path) -> None:
+def test_model_decides_about_the_weight_of_a_kind(path):
     for ranker, weight in (("pe-rank", 0.25), ("e2rank", 0.0)):
         path.write_text(f"models: [{{name: a, ranker: {ranker}}}]")
         assert {load_config(path).models[0].weight_for(kind) for kind in FirstStageKind} == {weight}

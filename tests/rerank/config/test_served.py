@@ -1,7 +1,5 @@
 """Settings of models in inference servers."""
 
-from typing import Any
-
 import pytest
 from pydantic import ValidationError
 
@@ -22,13 +20,13 @@ SERVERS = {"kind": "vllm", "url": "http://gpu1:8000/", "model": "zephyr"}
         ({"port": 8000}, "Extra inputs"),
     ],
 )
-def test_settings_that_no_server_can_have_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_settings_that_no_server_can_have_are_refused(settings, message):
     with pytest.raises(ValidationError, match=message):
         InferenceServerSettings.model_validate(SERVERS | settings)
 
 
 @pytest.mark.parametrize("kind", [FirstModel, GenerationModel])
-def test_served_model_needs_the_path_of_its_tokenizer(kind: type[FirstModel | GenerationModel]) -> None:
+def test_served_model_needs_the_path_of_its_tokenizer(kind):
     name = "first" if kind is FirstModel else "generation"
     with pytest.raises(ValidationError, match="needs `path`"):
         kind(name="zephyr", ranker=name, served_by=SERVERS)

@@ -20,7 +20,6 @@ from rerank.rankers.identity import IdentityRanker
 from rerank.v1 import rerank_pb2 as pb
 from tests.doc_pages import blocks
 from tests.fakes import NumberRanker
-from tests.rerank.commands.conftest import Command
 from tests.serving import free_port, running_service
 from tests.test_doc_commands import check_command
 
@@ -64,7 +63,7 @@ def refusal(result: Any) -> str:
     return text.text
 
 
-async def test_tools_search_and_rerank(address: str) -> None:
+async def test_tools_search_and_rerank(address):
     async with connected(address) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert [*tools] == ["search", "rerank"]
@@ -79,7 +78,7 @@ async def test_tools_search_and_rerank(address: str) -> None:
         assert "20 days" in found["results"][0]["text"]
 
 
-async def test_order_of_candidates_counts_only_if_it_is_said_and_a_search_gives_ten_results(address: str) -> None:
+async def test_order_of_candidates_counts_only_if_it_is_said_and_a_search_gives_ten_results(address):
     candidates = [{"doc_id": text, "text": text} for text in ("one text", "another text")]
 
     async def order(given: list[dict[str, str]], **options: object) -> list[str]:
@@ -94,7 +93,7 @@ async def test_order_of_candidates_counts_only_if_it_is_said_and_a_search_gives_
         assert len(found["results"]) == 10
 
 
-async def test_model_that_is_not_served_is_not_offered_and_a_reply_says_why_it_is_in_part() -> None:
+async def test_model_that_is_not_served_is_not_offered_and_a_reply_says_why_it_is_in_part():
     from rerank.integrations.mcp.tools import tool_server
 
     class Service:
@@ -111,7 +110,7 @@ async def test_model_that_is_not_served_is_not_offered_and_a_reply_says_why_it_i
         assert (reply["completeness"], reply["reason"]) == ("none", "too late")
 
 
-async def test_every_described_argument_is_taken(address: str) -> None:
+async def test_every_described_argument_is_taken(address):
     async with connected(address) as client:
         values: dict[str, Any] = {
             "query": "flea", "model": "identity", "instruction": "", "top_n": 1, "depth": 3, "first_stage": "dense",
@@ -140,22 +139,20 @@ async def test_every_described_argument_is_taken(address: str) -> None:
         ("serach", {"query": "q"}, "NOT_FOUND: there is no tool 'serach'; use search or rerank"),
     ],
 )
-async def test_refusal_is_a_tool_error_with_the_name_of_the_status(
-    address: str, tool: str, arguments: dict[str, Any], message: str
-) -> None:
+async def test_refusal_is_a_tool_error_with_the_name_of_the_status(address, tool, arguments, message):
     async with connected(address) as client:
         text = refusal(await client.call_tool(tool, arguments))
     assert re.match(message, text), text
 
 
-def test_command_in_the_settings_of_mcp_clients_exists() -> None:
+def test_command_in_the_settings_of_mcp_clients_exists():
     (settings,) = blocks(Path(__file__).parents[3] / "docs" / "integrations.md", "json")
     for server in json.loads(settings)["mcpServers"].values():
         check_command([server["command"], *server["args"]])
 
 
 @pytest.mark.slow
-async def test_stdio_of_a_running_service_without_an_index_uses_its_key(tmp_path: Path) -> None:
+async def test_stdio_of_a_running_service_without_an_index_uses_its_key(tmp_path):
     from mcp.client.stdio import StdioServerParameters, get_default_environment, stdio_client
 
     key = add_key(tmp_path / "keys.yaml", "assistant", CallerLimits())
@@ -172,7 +169,7 @@ async def test_stdio_of_a_running_service_without_an_index_uses_its_key(tmp_path
             assert refused.startswith("FAILED_PRECONDITION: ")
 
 
-def test_mistakes_of_the_command_are_one_line(rerank: Command, tmp_path: Path) -> None:
+def test_mistakes_of_the_command_are_one_line(rerank, tmp_path):
     address = f"127.0.0.1:{free_port()}"
     assert f"no answer from {address}: is `rerank serve` running there?" in rerank("mcp", "--target", address).error
     assert "not HOST:PORT" in rerank("mcp", "--target", "localhost").error
@@ -186,8 +183,8 @@ def test_mistakes_of_the_command_are_one_line(rerank: Command, tmp_path: Path) -
 
 
 def test_own_service_has_the_index_and_the_settings_but_no_other_port_and_no_keys(
-    rerank: Command, index_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    rerank, index_folder, tmp_path, monkeypatch
+):
     started: list[ServiceConfig] = []
     served: list[str] = []
 

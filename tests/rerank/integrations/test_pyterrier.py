@@ -86,7 +86,7 @@ def orders(found: Any) -> dict[str, list[int]]:
     return {qid: [int(text.split()[1]) for text in rows["text"]] for qid, rows in in_order.groupby("qid")}
 
 
-def test_each_query_is_reranked_and_all_columns_stay(transformer: Callable[..., Any], results: Any) -> None:
+def test_each_query_is_reranked_and_all_columns_stay(transformer, results):
     found = transformer()(results)
     assert orders(found) == {qid: sorted(numbers, reverse=True) for qid, numbers in LISTS.items()}
     assert [*found.columns] == [*results.columns, *EXECUTION]
@@ -100,7 +100,7 @@ def test_each_query_is_reranked_and_all_columns_stay(transformer: Callable[..., 
     assert (found["rerank_ms"] > 0).all()
 
 
-def test_first_stage_order_is_that_of_rank_then_score(local: Reranker, pt: Any, results: Any) -> None:
+def test_first_stage_order_is_that_of_rank_then_score(local, pt, results):
     from rerank.integrations.pyterrier import RerankTransformer
 
     transformer = RerankTransformer(local, model="number")
@@ -111,7 +111,7 @@ def test_first_stage_order_is_that_of_rank_then_score(local: Reranker, pt: Any, 
         assert sorted(seen) == sorted(LISTS.values())
 
 
-def test_equal_texts_are_read_once_without_rank_and_score(local: Reranker, pt: Any, results: Any) -> None:
+def test_equal_texts_are_read_once_without_rank_and_score(local, pt, results):
     """The list is unordered then."""
     import pandas as pd
 
@@ -125,7 +125,7 @@ def test_equal_texts_are_read_once_without_rank_and_score(local: Reranker, pt: A
         assert len(found) == len(twice)
 
 
-def test_operators_and_top_n_cut_and_compose(transformer: Callable[..., Any], pt: Any, results: Any) -> None:
+def test_operators_and_top_n_cut_and_compose(transformer, pt, results):
     first_stage = pt.Transformer.from_df(results)
     queries = results[["qid", "query"]].drop_duplicates()
     best = {qid: sorted(numbers, reverse=True) for qid, numbers in LISTS.items()}
@@ -138,9 +138,7 @@ def test_operators_and_top_n_cut_and_compose(transformer: Callable[..., Any], pt
     assert [*again.columns] == [*results.columns, *EXECUTION]
 
 
-def test_frame_without_rows_has_the_columns_and_pipelines_can_be_inspected(
-    transformer: Callable[..., Any], pt: Any, results: Any
-) -> None:
+def test_frame_without_rows_has_the_columns_and_pipelines_can_be_inspected(transformer, pt, results):
     found = transformer()(results.iloc[:0])
     assert len(found) == 0
     assert [*found.columns] == [*results.columns, *EXECUTION]
@@ -150,7 +148,7 @@ def test_frame_without_rows_has_the_columns_and_pipelines_can_be_inspected(
     assert set(pt.inspect.transformer_outputs(transformer(), inputs[0])) == {*inputs[0], "score", "rank", *EXECUTION}
 
 
-def test_missing_text_is_named_with_the_way_out(transformer: Callable[..., Any], pt: Any, results: Any) -> None:
+def test_missing_text_is_named_with_the_way_out(transformer, pt, results):
     expected = pt.validate.InputValidationError
     with pytest.raises(expected, match=r"missing_columns=\['text'\].*text\.get_text adds"):
         transformer()(results.drop(columns="text"))
@@ -166,9 +164,7 @@ def test_missing_text_is_named_with_the_way_out(transformer: Callable[..., Any],
         ("docno", "q1-d3", r"docno: query 'q1' has docno 'q1-d3' more than once; use drop_duplicates"),
     ],
 )
-def test_row_that_cannot_be_ranked_is_named(
-    transformer: Callable[..., Any], results: Any, column: str, value: object, message: str
-) -> None:
+def test_row_that_cannot_be_ranked_is_named(transformer, results, column, value, message):
     results.loc[results["docno"] == "q1-d1", column] = value
     with pytest.raises(InvalidRequest, match=message):
         transformer()(results)

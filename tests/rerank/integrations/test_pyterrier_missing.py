@@ -8,7 +8,7 @@ import pytest
 from rerank.errors import ConfigError
 
 
-def test_missing_pyterrier_is_an_error_that_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pyterrier_is_an_error_that_names_the_extra(monkeypatch):
     pytest.importorskip("pandas")
     monkeypatch.setitem(sys.modules, "pyterrier", None)
     monkeypatch.delitem(sys.modules, "rerank.integrations.pyterrier", raising=False)

@@ -7,7 +7,7 @@ import re
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,7 @@ def in_flight(send: Send, held: HeldService, *headers: tuple[str, str]) -> Itera
         assert call.result(TIMEOUT_S).outcome == ANSWERED
 
 
-def test_calls_over_the_limit_are_told_when_to_come_again(send: Send) -> None:
+def test_calls_over_the_limit_are_told_when_to_come_again(send):
     with held_service(http=HTTP, limits={"max_calls": 1}) as held:
         with in_flight(over_grpc, held):
             candidates = numbered_candidates(range(100))
@@ -132,12 +132,12 @@ def is_healthy(served: Served) -> bool:
     return over_grpc
 
 
-def test_missed_deadline_is_named(send: Send) -> None:
+def test_missed_deadline_is_named(send):
     with held_service(http=HTTP) as held:
         assert rerank(send, held, timeout_s=0.3).code == "DEADLINE_EXCEEDED"
 
 
-def test_drain_refuses_new_calls_and_finishes_those_in_flight(send: Send) -> None:
+def test_drain_refuses_new_calls_and_finishes_those_in_flight(send):
     with held_service(http=HTTP) as held:
         with in_flight(send, held):
             drained = held.start(held.server.drain(TIMEOUT_S))
@@ -147,7 +147,7 @@ def test_drain_refuses_new_calls_and_finishes_those_in_flight(send: Send) -> Non
         drained.result(TIMEOUT_S)
 
 
-def test_calls_that_outlast_the_drain_are_sent_elsewhere(send: Send, caplog: pytest.LogCaptureFixture) -> None:
+def test_calls_that_outlast_the_drain_are_sent_elsewhere(send, caplog):
     with held_service(http=HTTP) as held, ThreadPoolExecutor() as pool:
         calls = [pool.submit(rerank, send, held) for _ in range(3)]
         held.wait_for_calls(3)
@@ -160,7 +160,7 @@ def test_calls_that_outlast_the_drain_are_sent_elsewhere(send: Send, caplog: pyt
     assert not [record for record in caplog.records if record.exc_info or record.name.startswith("uvicorn")]
 
 
-def test_calls_that_cannot_end_in_a_drain_are_told_at_once(send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_that_cannot_end_in_a_drain_are_told_at_once(send, monkeypatch):
     """Three calls of 12 s each, and 20 s: the latest one ends, and the others are answered."""
     monkeypatch.setattr(Engine, "remaining_s", property(lambda engine: 12.0 * engine.queued_requests))
     with held_service(http=HTTP) as held, ThreadPoolExecutor() as pool:
@@ -204,9 +204,7 @@ def unread_over_http(served: Served, request: pb.RerankRequest) -> Iterator[Call
 
 
 @pytest.mark.parametrize("unread", [unread_over_grpc, unread_over_http])
-def test_unread_answer_ends_the_connection_and_leaves_no_call(
-    unread: Callable[..., AbstractContextManager[Callable[[], bool]]],
-) -> None:
+def test_unread_answer_ends_the_connection_and_leaves_no_call(unread):
     # Larger than the buffers of both sockets, which would otherwise take all of the answer.
     candidates = [pb.Candidate(doc_id=str(number), text="x" * 150_000) for number in range(100)]
     request = pb.RerankRequest(query="q", candidates=candidates, return_passages=True)
@@ -219,9 +217,7 @@ def test_unread_answer_ends_the_connection_and_leaves_no_call(
 
 
 @pytest.mark.parametrize("given", ["r-17", "x" * 128])
-def test_id_of_a_request_is_in_its_answer_its_error_and_the_log(
-    send: Send, given: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_id_of_a_request_is_in_its_answer_its_error_and_the_log(send, given, caplog):
     caplog.set_level(logging.INFO, "rerank.calls")
     asked = [{"model": "identity"}, {"model": "no\nmodel"}, {"model": "identity", "query": " "}]
     with http_service() as served:
@@ -242,7 +238,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "keys.yaml"
 
 
-def test_calls_without_a_valid_key_are_refused_in_every_method(path: Path, send: Send) -> None:
+def test_calls_without_a_valid_key_are_refused_in_every_method(path, send):
     key = add_key(path, "frontend", CallerLimits())
     wrong = [(), (bearer("wrong"),), (bearer(key[:-1]),), (bearer(key + "x"),)]
     requests = {"Rerank": pb.RerankRequest(**TWO), "Search": pb.SearchRequest(query="q")}
@@ -257,7 +253,7 @@ def test_calls_without_a_valid_key_are_refused_in_every_method(path: Path, send:
         assert is_healthy(served)
 
 
-def test_path_of_a_model_is_not_a_name(path: Path, send: Send) -> None:
+def test_path_of_a_model_is_not_a_name(path, send):
     key = bearer(add_key(path, "a", CallerLimits()))
     with http_service(keys=path) as served:
         for name in ("/etc/passwd", "../checkpoints/first", "org/model", "number\x00", str(path)):
@@ -272,9 +268,7 @@ def test_path_of_a_model_is_not_a_name(path: Path, send: Send) -> None:
     ],
     ids=["calls", "tokens"],
 )
-def test_calls_and_tokens_of_one_key_are_limited_and_those_of_others_are_not(
-    path: Path, send: Send, limits: CallerLimits, message: str
-) -> None:
+def test_calls_and_tokens_of_one_key_are_limited_and_those_of_others_are_not(path, send, limits, message):
     few, free = bearer(add_key(path, "few", limits)), bearer(add_key(path, "free", CallerLimits()))
     with held_service(http=HTTP, keys=path) as held:
         with ThreadPoolExecutor() as pool, in_flight(send, held, few):
@@ -290,7 +284,7 @@ def test_calls_and_tokens_of_one_key_are_limited_and_those_of_others_are_not(
         assert rerank(send, held, few).outcome == ANSWERED
 
 
-def test_log_names_the_key_and_never_shows_it(path: Path, send: Send, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_names_the_key_and_never_shows_it(path, send, caplog):
     caplog.set_level(logging.INFO)
     log, json_lines = logging.getLogger("rerank.calls"), io.StringIO()
     handler = logging.StreamHandler(json_lines)

@@ -45,7 +45,7 @@ def number_open(opened: list[socket.socket]) -> int:
     return open_
 
 
-def test_full_grpc_port_ends_the_connections_that_are_silent_for_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_grpc_port_ends_the_connections_that_are_silent_for_longest(monkeypatch):
     monkeypatch.setattr("rerank.ports.connections._MAX_CONNECTIONS", 10)
     with held_service() as held, grpc.insecure_channel(held.address, options=OWN_CONNECTION) as later:
         call = held.start_call(candidates=REQUEST.candidates)  # the oldest, and silent as such
@@ -57,7 +57,7 @@ def test_full_grpc_port_ends_the_connections_that_are_silent_for_longest(monkeyp
         assert len(call.result(TIMEOUT_S).results) == 2
 
 
-def test_full_http_port_answers_beside_silent_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_http_port_answers_beside_silent_connections(monkeypatch):
     """The oldest of them end for a new connection, also of the same address."""
     monkeypatch.setattr("rerank.ports.connections._MAX_CONNECTIONS", 10)
     with http_service() as served, connections(50, served.http.host_and_port[1]) as opened:
@@ -70,8 +70,6 @@ def test_full_http_port_answers_beside_silent_connections(monkeypatch: pytest.Mo
     ("soft", "http", "expected"),
     [(20_000, "127.0.0.1:0", 8000), (1024, "127.0.0.1:0", 384), (1024, None, 768), (100, None, 16)],
 )
-def test_bounds_are_below_the_number_of_open_files(
-    monkeypatch: pytest.MonkeyPatch, soft: int, http: str | None, expected: int
-) -> None:
+def test_bounds_are_below_the_number_of_open_files(monkeypatch, soft, http, expected):
     monkeypatch.setattr("resource.getrlimit", lambda _: (soft, soft))
     assert max_connections(ServiceConfig.model_validate({"http": http})) == expected

@@ -23,7 +23,7 @@ def status(health: Health, service: str) -> int:
     return health.check(health_pb2.HealthCheckRequest(service=service)).status
 
 
-def test_service_has_the_status_of_the_default_model_wherever_it_stands() -> None:
+def test_service_has_the_status_of_the_default_model_wherever_it_stands():
     assert health_statuses(models("damaged", "")) == {
         "": SERVING,
         SERVICE: SERVING,
@@ -32,7 +32,7 @@ def test_service_has_the_status_of_the_default_model_wherever_it_stands() -> Non
     }
 
 
-def test_shutdown_is_for_good_and_the_process_lives_on() -> None:
+def test_shutdown_is_for_good_and_the_process_lives_on():
     health = Health()
     health.set_statuses(models(""))
     assert status(health, "") == SERVING
@@ -41,7 +41,7 @@ def test_shutdown_is_for_good_and_the_process_lives_on() -> None:
     assert (status(health, ""), status(health, LIVENESS)) == (NOT_SERVING, SERVING)
 
 
-async def test_watch_hears_of_its_own_service_alone() -> None:
+async def test_watch_hears_of_its_own_service_alone():
     health = Health()
     health.set_statuses(models("", ""))
     watch = health.watch(health_pb2.HealthCheckRequest(service=f"{SERVICE}/m1"))

@@ -18,11 +18,11 @@ def check(channel: grpc.Channel, service: str) -> int:
 
 
 @pytest.mark.parametrize("name", ["", SERVICE])
-def test_health_is_serving(channel: grpc.Channel, name: str) -> None:
+def test_health_is_serving(channel, name):
     assert check(channel, name) == SERVING
 
 
-def test_health_of_an_unknown_service_is_not_found(channel: grpc.Channel) -> None:
+def test_health_of_an_unknown_service_is_not_found(channel):
     assert refusal(lambda: check(channel, "no.such.Service")).code is grpc.StatusCode.NOT_FOUND
 
 
@@ -30,13 +30,13 @@ def test_health_of_an_unknown_service_is_not_found(channel: grpc.Channel) -> Non
     "listen",
     ["no host:1", "203.0.113.1:0", "127.0.0.1:no", "127.0.0.1:99999", "127.0.0.1:-1", "127.0.0.1", "localhost:"],
 )
-async def test_address_that_cannot_be_bound_is_refused(listen: str) -> None:
+async def test_address_that_cannot_be_bound_is_refused(listen):
     with pytest.raises(ConfigError, match=f"cannot listen on {listen}: .*; choose another --listen HOST:PORT"):
         async with running_server(reranker_of(listen=listen)):
             pass
 
 
-def test_drain_is_told_to_those_who_watch_and_does_not_wait_for_them() -> None:
+def test_drain_is_told_to_those_who_watch_and_does_not_wait_for_them():
     with held_service() as held:
         watch = health_pb2_grpc.HealthStub(held.channel).Watch(health_pb2.HealthCheckRequest(service=SERVICE))
         assert next(watch).status == SERVING

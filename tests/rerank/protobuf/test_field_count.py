@@ -19,7 +19,7 @@ PIECES = [
 ]
 
 
-def test_each_field_counts_once_with_those_of_the_messages_within() -> None:
+def test_each_field_counts_once_with_those_of_the_messages_within():
     strategy = pb.Strategy(window_size=5)
     candidates = [pb.Candidate(doc_id="a", text="x" * 300), pb.Candidate(doc_id="b", in_index=True)]
     message = pb.RerankRequest(query="q", candidates=candidates, strategy=strategy).SerializeToString()
@@ -28,7 +28,7 @@ def test_each_field_counts_once_with_those_of_the_messages_within() -> None:
 
 @given(st.lists(st.sampled_from(PIECES) | st.binary(max_size=4), max_size=30).map(b"".join))
 @example(b"\x7b\x12\x00\x7c")
-def test_no_message_has_more_candidates_than_are_counted(message: bytes) -> None:
+def test_no_message_has_more_candidates_than_are_counted(message):
     """A group's fields, which the parser skips, are counted, too."""
     count = count_fields(message, KIND, MANY)
     try:
@@ -38,7 +38,7 @@ def test_no_message_has_more_candidates_than_are_counted(message: bytes) -> None
     assert len(parsed.candidates) <= count
 
 
-def test_largest_list_passes_with_all_fields_of_its_candidates() -> None:
+def test_largest_list_passes_with_all_fields_of_its_candidates():
     candidate = pb.Candidate(doc_id="a", text="t", in_index=True, first_stage_score=0.5, title="T")
     message = pb.RerankRequest(query="q", candidates=[candidate] * 1000, model="m", top_n=5, include_trace=True)
     check_field_count(message.SerializeToString(), KIND, Limits())

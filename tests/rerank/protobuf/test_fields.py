@@ -1,9 +1,5 @@
 """Fields of requests: the names of the command line become protobuf's values, and a wrong field is named."""
 
-from collections.abc import Mapping
-from enum import Enum
-from typing import Any
-
 import pytest
 
 from rerank.errors import InvalidRequest
@@ -24,7 +20,7 @@ from rerank.v1 import rerank_pb2 as pb
 
 
 @pytest.mark.parametrize("method", FeedbackMethod)
-def test_feedback_is_its_method_or_a_message_with_it(method: FeedbackMethod) -> None:
+def test_feedback_is_its_method_or_a_message_with_it(method):
     number = pb.FeedbackMethod.Value(f"FEEDBACK_METHOD_{method.name}")
     for given in (method.value, {"method": method.value, "steps": 3}):
         assert request_message(pb.SearchRequest, {"feedback": given}).feedback.method == number
@@ -44,7 +40,7 @@ def test_feedback_is_its_method_or_a_message_with_it(method: FeedbackMethod) -> 
         ({"model": "x" * 10**6, "depth": "x" * 10**6}, "depth", r"'x+\.\.\.x+' is not a value of this field"),
     ],
 )
-def test_wrong_field_or_value_is_named(fields: dict[str, Any], field: str, expected: str) -> None:
+def test_wrong_field_or_value_is_named(fields, field, expected):
     with pytest.raises(InvalidRequest, match=expected) as caught:
         request_message(pb.SearchRequest, fields)
     assert caught.value.field == field
@@ -59,24 +55,24 @@ def test_wrong_field_or_value_is_named(fields: dict[str, Any], field: str, expec
         ({"a": "t"}, "candidates: {'a': 't'} is not a list; send a list of candidates"),
     ],
 )
-def test_wrong_candidates_are_named_by_their_place(given: object, message: str) -> None:
+def test_wrong_candidates_are_named_by_their_place(given, message):
     with pytest.raises(InvalidRequest) as caught:
         request_message(pb.RerankRequest, {"candidates": given})
     assert str(caught.value).startswith(message)
 
 
-def test_further_fields_of_a_candidate_are_ignored_as_in_files_and_in_python() -> None:
+def test_further_fields_of_a_candidate_are_ignored_as_in_files_and_in_python():
     found = with_enum_values(pb.RerankRequest, {"candidates": [{"text": "t", "price": 1}]})
     assert found == {"candidates": [{"text": "t", "doc_id": "0"}]}
 
 
-def test_ignored_fields_of_candidates_are_named_once() -> None:
+def test_ignored_fields_of_candidates_are_named_once():
     candidates = [{"text": "t", "titel": 1}, "plain", {"docid": "d", "docId": "d", "titel": 2, "price": 1}]
     assert unread_candidate_fields(pb.RerankRequest, {"candidates": candidates}) == ["titel", "price"]
     assert unread_candidate_fields(pb.SearchRequest, {"query": "q"}) == []
 
 
-def test_argument_of_the_client_is_sent_to_its_constructor() -> None:
+def test_argument_of_the_client_is_sent_to_its_constructor():
     with pytest.raises(InvalidRequest, match=r"^attempts: .* give it to the client: RerankClient\(…, attempts=…\)"):
         request_message(pb.RerankRequest, {"query": "q", "attempts": 1})
 
@@ -93,7 +89,7 @@ def test_argument_of_the_client_is_sent_to_its_constructor() -> None:
         (COMPLETENESS, pb.Completeness),
     ],
 )
-def test_members_and_values_correspond_by_their_names(members: Mapping[Enum, int], of_proto: Any) -> None:
+def test_members_and_values_correspond_by_their_names(members, of_proto):
     kind = type(next(iter(members)))
     assert set(members) == set(kind)
     by_name = {of_proto.Name(value): member.name for member, value in members.items()}

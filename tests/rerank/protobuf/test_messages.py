@@ -8,7 +8,6 @@ import pytest
 from rerank.protobuf.messages import MAX_PASSAGES, rerank_response, trace_message
 from rerank.types import Completeness, Passage, RankedCandidate, Ranking, ScoreKind, WindowTrace
 from rerank.v1 import rerank_pb2 as pb
-from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.serving import TIMEOUT_S, numbered_candidates
 from tests.traces import trace_of
 
@@ -46,14 +45,14 @@ def ranking(score_kind: ScoreKind = ScoreKind.WINDOW_LOG_PROB) -> Ranking:
     return Ranking(ranked, score_kind, trace)
 
 
-def test_unknown_relevance_is_absent_and_not_0() -> None:
+def test_unknown_relevance_is_absent_and_not_0():
     ranked = ranking()
     first, second = ranked.ranked
     reply = reply_of(replace(ranked, ranked=(first, replace(second, relevance=0.0))))
     assert [result.HasField("relevance") for result in reply.results] == [False, True]
 
 
-def test_trace_becomes_execution() -> None:
+def test_trace_becomes_execution():
     ranked = ranking()
     ranked = replace(ranked, trace=replace(ranked.trace, model_warning="another prompt"))
     assert reply_of(ranked).execution == pb.Execution(
@@ -77,7 +76,7 @@ def test_trace_becomes_execution() -> None:
     )
 
 
-def test_models_that_read_no_cosines_tell_no_number_of_them() -> None:
+def test_models_that_read_no_cosines_tell_no_number_of_them():
     ranked = ranking()
     without = replace(ranked.trace, windows=(WindowTrace((0, 1), (0, 1), 30),))
     assert not reply_of(replace(ranked, trace=without)).execution.HasField("cosines")
@@ -87,7 +86,7 @@ def window_of(passages: int) -> WindowTrace:
     return WindowTrace(tuple(range(passages)), tuple(range(passages)), 1, (0.0,) * passages)
 
 
-def test_every_field_of_a_window_is_converted() -> None:
+def test_every_field_of_a_window_is_converted():
     window = WindowTrace((4, 2), (1, 0), 30, (-1.5, -0.5), ScoreKind.WINDOW_LOG_PROB, 3, "first", (1,), 2.0, 8.0)
     (message,) = trace_message(trace_of(windows=(window,))).windows
     assert message == pb.WindowTrace(
@@ -112,13 +111,13 @@ def test_every_field_of_a_window_is_converted() -> None:
         ([20] * (MAX_PASSAGES // 20 + 7), MAX_PASSAGES // 20),
     ],
 )
-def test_trace_is_bounded_and_ends_before_the_window_that_exceeds_the_bound(sizes: list[int], kept: int) -> None:
+def test_trace_is_bounded_and_ends_before_the_window_that_exceeds_the_bound(sizes, kept):
     message = trace_message(trace_of(windows=tuple(map(window_of, sizes))))
     assert [len(window.positions) for window in message.windows] == sizes[:kept]
     assert message.ByteSize() < 200_000
 
 
-def test_window_with_a_first_stage_keeps_the_models_own_scores(stub: RerankServiceStub) -> None:
+def test_window_with_a_first_stage_keeps_the_models_own_scores(stub):
     candidates = numbered_candidates([1, 2, 3])
     for place, candidate in enumerate(candidates):
         candidate.first_stage_score = -place
@@ -131,7 +130,7 @@ def test_window_with_a_first_stage_keeps_the_models_own_scores(stub: RerankServi
     assert list(window.permutation) == [0, 1, 2]
 
 
-def test_trace_of_a_search_with_feedback_counts_positions_as_the_results_do(stub: RerankServiceStub) -> None:
+def test_trace_of_a_search_with_feedback_counts_positions_as_the_results_do(stub):
     request = pb.SearchRequest(
         query="moon", first_stage=pb.FIRST_STAGE_DENSE, depth=4, include_trace=True, feedback=pb.Feedback(min_cosine=0)
     )

@@ -21,7 +21,7 @@ def error_of(kind: type[RerankError]) -> RerankError:
 
 
 @pytest.mark.parametrize("kind", ERRORS)
-def test_status_carries_code_message_and_error_info(kind: type[RerankError]) -> None:
+def test_status_carries_code_message_and_error_info(kind):
     error = error_of(kind)
     status = status_of(error)
     assert (status.code, status.message) == (grpc.StatusCode[kind.grpc_status].value[0], str(error))
@@ -31,7 +31,7 @@ def test_status_carries_code_message_and_error_info(kind: type[RerankError]) -> 
 
 
 @pytest.mark.parametrize("error", [RankerFailure("secret"), ValueError("secret"), KeyError("secret"), TimeoutError()])
-def test_other_exceptions_are_internal_without_their_message(error: Exception) -> None:
+def test_other_exceptions_are_internal_without_their_message(error):
     status = status_of(error)
     assert status.code == grpc.StatusCode.INTERNAL.value[0]
     assert "this is a bug of the service" in status.message

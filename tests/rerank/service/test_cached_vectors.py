@@ -2,7 +2,6 @@
 
 import copy
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 
 import pytest
 
@@ -27,7 +26,7 @@ def with_cache(encoder: Encoder, max_bytes: int) -> Encoder:
     return copied
 
 
-def test_metrics_count_the_hits(checkpoint: Path, encoder: Encoder) -> None:
+def test_metrics_count_the_hits(checkpoint, encoder):
     cached = with_cache(encoder, 1_000_000)
     rankers = {"pe-rank": PERankRanker(checkpoint, cached, "cpu")}
     body = {"model": "pe-rank", "query": QUERY, "documents": TEXTS}
@@ -39,7 +38,7 @@ def test_metrics_count_the_hits(checkpoint: Path, encoder: Encoder) -> None:
 
 
 @pytest.mark.parametrize("model", ["pe-rank", "fusion"])
-async def test_tokens_are_those_of_the_texts_cached_or_not(checkpoint: Path, encoder: Encoder, model: str) -> None:
+async def test_tokens_are_those_of_the_texts_cached_or_not(checkpoint, encoder, model):
     cached = with_cache(encoder, 1_000_000)
     settings = FusionModel(name="fusion", ranker="fusion", sparse_weight=0.0)
     rankers = {"pe-rank": PERankRanker(checkpoint, cached, "cpu"), "fusion": FusionRanker(settings, cached, None)}
@@ -56,9 +55,7 @@ async def test_tokens_are_those_of_the_texts_cached_or_not(checkpoint: Path, enc
     assert half == uncached > cold
 
 
-async def test_known_vectors_are_not_expected_work(
-    checkpoint: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_known_vectors_are_not_expected_work(checkpoint, encoder, monkeypatch):
     expected = list[int]()
 
     def acquired(usage: CallUsage, kind: Shared, amount: int, retry_s: object) -> AbstractContextManager[None]:

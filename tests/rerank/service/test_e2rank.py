@@ -55,9 +55,7 @@ def search(stub: RerankServiceStub, **fields: object) -> pb.RerankResponse:
     return stub.Search(pb.SearchRequest(**given), timeout=TIMEOUT_S)
 
 
-def test_feedback_searches_again_with_the_vector_of_the_list(
-    stub: RerankServiceStub, ranker: Ranker, e2rank: Encoder, index: Index
-) -> None:
+def test_feedback_searches_again_with_the_vector_of_the_list(stub, ranker, e2rank, index):
     query = e2rank.with_vector(Query(QUERY))
     first = index.candidates(FirstStage.DENSE, query, 4)
     prepared = ranker.prepare(query, list(first))
@@ -71,7 +69,7 @@ def test_feedback_searches_again_with_the_vector_of_the_list(
     assert reply.feedback.cosine == pytest.approx(float(vector @ query.vector), abs=1e-5)
 
 
-def test_feedback_by_a_model_that_makes_no_vector_is_refused(stub: RerankServiceStub) -> None:
+def test_feedback_by_a_model_that_makes_no_vector_is_refused(stub):
     feedback = pb.Feedback(method=pb.FEEDBACK_METHOD_E2RANK)
     refused = refusal(lambda: search(stub, model="identity", feedback=feedback))
     assert refused.code == grpc.StatusCode.INVALID_ARGUMENT

@@ -1,7 +1,6 @@
 """Each key or connection is a caller with a share of the engine."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -32,7 +31,7 @@ def callers_seen(reranker: AsyncReranker) -> list[str]:
     return seen
 
 
-def test_without_keys_each_connection_is_a_caller() -> None:
+def test_without_keys_each_connection_is_a_caller():
     reranker = reranker_of({"number": NumberRanker()})
     seen = callers_seen(reranker)
     with serving(reranker) as served:
@@ -47,7 +46,7 @@ def test_without_keys_each_connection_is_a_caller() -> None:
     assert first.startswith("ipv4:127.0.0.1:")
 
 
-def test_with_keys_each_key_is_a_caller_on_any_connection(tmp_path: Path) -> None:
+def test_with_keys_each_key_is_a_caller_on_any_connection(tmp_path):
     path = tmp_path / "keys.yaml"
     keys = [add_key(path, name, CallerLimits()) for name in ("frontend", "nightly")]
     reranker = reranker_of({"number": NumberRanker()}, keys=path)

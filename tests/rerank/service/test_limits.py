@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -49,7 +48,7 @@ def half_sent(address: str, calls: int) -> Iterator[list[grpc.Future]]:
             release.set()
 
 
-def test_bytes_over_the_limit_are_refused_and_small_messages_are_not() -> None:
+def test_bytes_over_the_limit_are_refused_and_small_messages_are_not():
     with held_service(free_batches=0, limits={"max_bytes_in_flight": 150_000}) as held:
         call = held.start_call(candidates=large(100).candidates)
         refused = refusal(lambda: held.stub.Rerank(large(80), timeout=TIMEOUT_S))
@@ -64,7 +63,7 @@ def test_bytes_over_the_limit_are_refused_and_small_messages_are_not() -> None:
         assert len(held.stub.Rerank(large(80), timeout=TIMEOUT_S).results) == 80
 
 
-def test_message_alone_may_exceed_the_bytes_in_flight() -> None:
+def test_message_alone_may_exceed_the_bytes_in_flight():
     with running_service(limits={"max_bytes_in_flight": 1000}) as served:
         for _ in range(3):
             assert len(served.stub.Rerank(large(100, return_passages=True), timeout=TIMEOUT_S).results) == 100
@@ -72,7 +71,7 @@ def test_message_alone_may_exceed_the_bytes_in_flight() -> None:
 
 
 @pytest.mark.parametrize("method", [METHOD, "/grpc.health.v1.Health/Watch"])
-def test_refused_messages_are_not_kept(method: str) -> None:
+def test_refused_messages_are_not_kept(method):
     """Frames of exceptions, and iterators over messages, kept them until the garbage collection."""
     with running_service() as served:
         garbage = b"\xff" + bytes(8_000_000)
@@ -89,7 +88,7 @@ def resident_mb() -> float:
 
 
 @pytest.mark.parametrize("peer", ["ipv4:127.0.0.1:1", "ipv6:%5B::1%5D:1"])
-def test_connection_of_another_client_is_not_ended(peer: str) -> None:
+def test_connection_of_another_client_is_not_ended(peer):
     with running_service() as served:
         served.stub.Rerank(SMALL, timeout=TIMEOUT_S)
         served.loop.call_soon_threadsafe(end_connection_of, int(served.address.rpartition(":")[2]), peer)
@@ -97,7 +96,7 @@ def test_connection_of_another_client_is_not_ended(peer: str) -> None:
         assert len(served.stub.Rerank(SMALL, timeout=TIMEOUT_S).results) == 2
 
 
-def test_calls_without_messages_on_one_connection_all_end_in_time() -> None:
+def test_calls_without_messages_on_one_connection_all_end_in_time():
     with running_service(limits={"max_transfer_s": 0.5}) as served, half_sent(served.address, 50) as calls:
         start_s = time.perf_counter()
         for call in calls:
@@ -105,7 +104,7 @@ def test_calls_without_messages_on_one_connection_all_end_in_time() -> None:
         assert time.perf_counter() - start_s < 6  # two at a time would take 12.5
 
 
-def test_call_without_a_message_gives_way_when_there_is_no_room() -> None:
+def test_call_without_a_message_gives_way_when_there_is_no_room():
     """The oldest one, so that a connection with as many calls as there may be locks out nobody."""
     with running_service(limits={"max_calls": 4}) as served, half_sent(served.address, 4) as silent:
         served.wait_for_calls(4)
@@ -136,9 +135,7 @@ async def received(calls: CallsInFlight, port: FakeCall) -> bytes | bytearray:
         return await call.receive()
 
 
-async def test_key_that_is_restricted_keeps_the_count_of_its_calls_in_flight(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_key_that_is_restricted_keeps_the_count_of_its_calls_in_flight(tmp_path, monkeypatch):
     monkeypatch.setattr(keys_module, "_CHECK_S", 0.0)
     path, call = tmp_path / "keys.yaml", FakeCall(1)
     call.authorization = f"Bearer {add_key(path, 'first', CallerLimits())}"
@@ -149,7 +146,7 @@ async def test_key_that_is_restricted_keeps_the_count_of_its_calls_in_flight(
             pass
 
 
-async def test_connection_that_sent_its_messages_in_time_goes_first() -> None:
+async def test_connection_that_sent_its_messages_in_time_goes_first():
     """A hundred connections that send nothing wait for a place among those that messages are received in."""
     calls, honest = CallsInFlight(Limits()), FakeCall(1)
 
@@ -168,7 +165,7 @@ async def test_connection_that_sent_its_messages_in_time_goes_first() -> None:
         task.cancel()
 
 
-async def test_streams_share_the_places_of_messages_with_calls() -> None:
+async def test_streams_share_the_places_of_messages_with_calls():
     """Each place may take the memory of the largest message."""
     calls, stream = CallsInFlight(Limits()), FakeCall(100)
     stream.message.set()
@@ -182,7 +179,7 @@ async def test_streams_share_the_places_of_messages_with_calls() -> None:
         task.cancel()
 
 
-async def test_call_that_arrives_when_others_have_just_run_out_of_time_is_not_a_bug() -> None:
+async def test_call_that_arrives_when_others_have_just_run_out_of_time_is_not_a_bug():
     seconds, late = 0.1, list[asyncio.Task[Any]]()
     calls = CallsInFlight(Limits(max_transfer_s=seconds))
 

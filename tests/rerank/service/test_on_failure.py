@@ -115,7 +115,7 @@ def failing(request: pytest.FixtureRequest, index: Index) -> Iterator[Failing]:
                 ranker.release.set()
 
 
-def test_failure_is_an_error_unless_an_answer_is_asked_for(failing: Failing) -> None:
+def test_failure_is_an_error_unless_an_answer_is_asked_for(failing):
     for fields in ({}, {"on_failure": ERROR}):
         refused = refusal(lambda fields=fields: failing.rerank(**fields))
         assert (refused.code, refused.reason) == (failing.failure.code, failing.failure.reason)
@@ -124,7 +124,7 @@ def test_failure_is_an_error_unless_an_answer_is_asked_for(failing: Failing) -> 
     assert "x-rerank-failure" not in reply.headers
 
 
-def test_answer_is_the_first_stage_and_names_the_failure(failing: Failing) -> None:
+def test_answer_is_the_first_stage_and_names_the_failure(failing):
     reply = failing.rerank(on_failure=FIRST_STAGE, top_n=4, return_passages=True)
     assert [result.doc_id for result in reply.results] == ["d0", "d1", "d2", "d3"]
     assert [result.original_position for result in reply.results] == [0, 1, 2, 3]
@@ -137,7 +137,7 @@ def test_answer_is_the_first_stage_and_names_the_failure(failing: Failing) -> No
 
 
 @pytest.mark.parametrize("failing", ["full", "dead"], indirect=True)
-def test_search_gives_what_the_first_stage_found(failing: Failing) -> None:
+def test_search_gives_what_the_first_stage_found(failing):
     feedback = pb.Feedback(learning_rate=0.05, min_cosine=0.3)
     for fields in ({}, {"feedback": feedback, "first_stage": pb.FIRST_STAGE_DENSE}):
         assert refusal(lambda: failing.search(**fields)).reason == failing.failure.reason  # noqa: B023
@@ -152,7 +152,7 @@ def test_search_gives_what_the_first_stage_found(failing: Failing) -> None:
 @pytest.mark.parametrize(
     ("path", "field"), [("/v1/rerank", "documents"), ("/v2/rerank", "documents"), ("/rerank", "texts")]
 )
-def test_answer_over_http_has_the_failure_in_a_header(failing: Failing, path: str, field: str) -> None:
+def test_answer_over_http_has_the_failure_in_a_header(failing, path, field):
     for choice in ("first_stage", "first-stage"):
         reply = failing.post(path, on_failure=choice, ordered=True, **{field: TEXTS})
         assert reply.status == 200
@@ -169,7 +169,7 @@ def test_answer_over_http_has_the_failure_in_a_header(failing: Failing, path: st
 
 
 @pytest.mark.parametrize("failing", ["late", "broken"], indirect=True)
-def test_answers_are_counted_by_their_reason(failing: Failing) -> None:
+def test_answers_are_counted_by_their_reason(failing):
 
     def counted() -> float:
         return failing.served.metric("rerank_fallbacks_total", model="m", reason=failing.failure.reason)
@@ -193,13 +193,13 @@ def test_answers_are_counted_by_their_reason(failing: Failing) -> None:
     ],
     ids=str,
 )
-def test_mistake_of_the_caller_is_an_error_in_any_case(failing: Failing, fields: dict[str, Any], reason: str) -> None:
+def test_mistake_of_the_caller_is_an_error_in_any_case(failing, fields, reason):
     given = {"on_failure": FIRST_STAGE} | fields
     assert refusal(lambda: failing.rerank(**given)).reason == reason
 
 
 @pytest.mark.parametrize("path", ["/v2/rerank", "/rerank"])
-def test_http_takes_allow_partial(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_http_takes_allow_partial(path, monkeypatch):
     monkeypatch.setattr("rerank.types.ANSWER_MARGIN_S", 19.8)
     with held_service(http=HTTP) as served:
         field = "texts" if path == "/rerank" else "documents"
@@ -209,7 +209,7 @@ def test_http_takes_allow_partial(path: str, monkeypatch: pytest.MonkeyPatch) ->
     assert reply.headers["x-rerank-failure"] == "DEADLINE_EXCEEDED"
 
 
-def test_search_is_answered_before_the_deadline(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_is_answered_before_the_deadline(index, monkeypatch):
     monkeypatch.setattr("rerank.types.ANSWER_MARGIN_S", 29.8)
     asked = {"depth": 4, "on_failure": "first_stage"}
     with held_service(index=index, http=HTTP) as served:
@@ -221,7 +221,7 @@ def test_search_is_answered_before_the_deadline(index: Index, monkeypatch: pytes
     assert (found.status, found.headers["x-rerank-failure"]) == (200, "DEADLINE_EXCEEDED")
 
 
-def test_first_stage_that_is_late_is_an_error_in_any_case(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_stage_that_is_late_is_an_error_in_any_case(index, monkeypatch):
     release = threading.Event()
     with http_service({"m": NumberRanker()}, index, limits={"max_request_s": 0.3}) as served:
         monkeypatch.setattr(Index, "candidates", lambda *_: release.wait(TIMEOUT_S))

@@ -41,9 +41,7 @@ def ports(index: Index) -> Iterator[Ports]:
 
 
 @pytest.mark.parametrize("feedback", [None, pb.Feedback()])
-def test_search_leaves_out_what_is_below_the_least_after_all_rankings(
-    ports: Ports, feedback: pb.Feedback | None
-) -> None:
+def test_search_leaves_out_what_is_below_the_least_after_all_rankings(ports, feedback):
     stub, _ = ports
     whole = stub.Search(pb.SearchRequest(query="flea", feedback=feedback), timeout=TIMEOUT_S)
     kept = stub.Search(pb.SearchRequest(query="flea", feedback=feedback, min_relevance=0.5), timeout=TIMEOUT_S)
@@ -52,7 +50,7 @@ def test_search_leaves_out_what_is_below_the_least_after_all_rankings(
     assert kept.first_stage_hits == whole.first_stage_hits
 
 
-def test_models_say_whether_they_give_relevance(ports: Ports) -> None:
+def test_models_say_whether_they_give_relevance(ports):
     models = ports[0].ListModels(pb.ListModelsRequest(), timeout=TIMEOUT_S).models
     assert {model.name: model.gives_relevance for model in models} == {"probability": True, "number": False}
     assert [model["gives_relevance"] for model in ports[1].get("/v1/models").json["data"]] == [True, False]
@@ -99,7 +97,7 @@ def service() -> Iterator[Service]:
         (pb.FirstStageWeight(number=7.0), 7.0),
     ],
 )
-def test_request_comes_before_the_settings(service: Service, asked: pb.FirstStageWeight | None, weight: float) -> None:
+def test_request_comes_before_the_settings(service, asked, weight):
     assert service.execution(first_stage_weight=asked).first_stage_weight == weight
 
 
@@ -107,13 +105,13 @@ def test_request_comes_before_the_settings(service: Service, asked: pb.FirstStag
     ("given", "weight"),
     [("neural", 0.25), ("FIRST_STAGE_KIND_NEURAL", 0.25), (0.75, 0.75), ({"number": 1}, 1.0), ({"kind": "auto"}, 0.25)],
 )
-def test_http_takes_a_number_or_the_name_of_a_kind(service: Service, given: object, weight: float) -> None:
+def test_http_takes_a_number_or_the_name_of_a_kind(service, given, weight):
     body = {"query": "q", "candidates": [{"doc_id": f"d{n}", "text": str(n)} for n in range(3)]}
     reply = service.http.post("/rerank", {**body, "first_stage_weight": given})
     assert reply.json["execution"]["first_stage_weight"] == weight
 
 
-def test_metrics_have_the_mean_of_kendalls_tau(service: Service) -> None:
+def test_metrics_have_the_mean_of_kendalls_tau(service):
     taus = [service.execution(first_stage_weight=pb.FirstStageWeight(number=n)).kendall_tau for n in (0, 100)]
     assert taus == [-1.0, 1.0]
     assert value(service.served, "rerank_first_stage_kendall_tau_count", model="number") >= len(taus)

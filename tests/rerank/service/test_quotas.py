@@ -33,7 +33,7 @@ class Port:
         self.hung_up = True
 
 
-async def test_answer_replaces_the_bytes_of_its_request() -> None:
+async def test_answer_replaces_the_bytes_of_its_request():
     calls = CallsInFlight(Limits(max_bytes_in_flight=1000))
     first, second = (CallInFlight(Port(number), calls, "Rerank").usage for number in (1, 2))
     calls.hold(first, LARGE)
@@ -46,14 +46,14 @@ async def test_answer_replaces_the_bytes_of_its_request() -> None:
     calls.hold(second, LARGE)
 
 
-async def test_message_is_not_read_after_its_deadline() -> None:
+async def test_message_is_not_read_after_its_deadline():
     calls, late = CallsInFlight(Limits()), Port(1)
     late.deadline_s = 0.0
     with calls.enter(late, "Rerank") as call, pytest.raises(DeadlineExceeded, match="while the request arrived"):
         await asyncio.wait_for(call.receive(), 1)
 
 
-async def test_unread_answer_gives_way_with_its_connection() -> None:
+async def test_unread_answer_gives_way_with_its_connection():
     calls, slow = CallsInFlight(Limits(max_calls=1)), Port(1)
     with calls.enter(slow, "Rerank") as call:
         call.reply(b"answer")
@@ -65,7 +65,7 @@ async def test_unread_answer_gives_way_with_its_connection() -> None:
     assert calls.accounts.held_by(slow.peer, Shared.CALLS) == 0
 
 
-async def test_call_that_ranks_gives_way_with_an_error() -> None:
+async def test_call_that_ranks_gives_way_with_an_error():
     """Its caller has two of two calls, and another one asks."""
     calls = CallsInFlight(Limits(max_calls=2))
     with calls.enter(Port(1), "Rerank"), calls.enter(Port(1), "Rerank") as later:
@@ -93,7 +93,7 @@ async def slot(calls: CallsInFlight, peer: str, seconds: float) -> AsyncIterator
         yield
 
 
-async def test_one_message_in_time_does_not_forgive_those_that_were_late() -> None:
+async def test_one_message_in_time_does_not_forgive_those_that_were_late():
     calls = CallsInFlight(Limits())
     for _ in range(2):
         with pytest.raises(TimeoutError):
@@ -107,7 +107,7 @@ async def test_one_message_in_time_does_not_forgive_those_that_were_late() -> No
     assert calls.slots._ranks == {"a": 2, "b": -1}
 
 
-async def test_drain_ends_the_latest_call_that_ranks_first() -> None:
+async def test_drain_ends_the_latest_call_that_ranks_first():
     calls = CallsInFlight(Limits())
     with calls.enter(Port(1), "Rerank") as earlier, calls.enter(Port(2), "Rerank") as later:
         earlier.ranks, later.ranks = asyncio.timeout(None), asyncio.timeout(None)

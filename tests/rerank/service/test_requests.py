@@ -1,7 +1,7 @@
 """Requests as they come in messages of protobuf: checks with their errors, cleaning and defaults."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -42,7 +42,7 @@ def checked(message: pb.RerankRequest | pb.SearchRequest, limits: Limits = LIMIT
     return messages.search_request(message).checked(limits)
 
 
-def test_defaults() -> None:
+def test_defaults():
     query, options = Query("query"), RankOptions()
     assert checked(rerank_request()) == RerankRequest(query, (Passage("d0", "text"),), options)
     assert checked(search_request(), Limits()) == SearchRequest(query, options, DEFAULT_FIRST_STAGE, 100, None)
@@ -50,7 +50,7 @@ def test_defaults() -> None:
 
 
 @pytest.mark.parametrize("request_of", [rerank_request, search_request])
-def test_options_are_converted(request_of: Callable[..., pb.RerankRequest | pb.SearchRequest]) -> None:
+def test_options_are_converted(request_of):
     strategy = pb.Strategy(kind=pb.STRATEGY_KIND_SLIDING, window_size=6, stride=3)
     found = checked(request_of(model="m", top_n=2, strategy=strategy, instruction="please", allow_partial=True), LIMITS)
     assert found.query == Query("query", instruction="please")
@@ -67,9 +67,7 @@ def test_options_are_converted(request_of: Callable[..., pb.RerankRequest | pb.S
         (search_request(depth=4), "depth", 4, 3),
     ],
 )
-def test_exceeded_limit_is_refused_with_value_and_limit(
-    request_: pb.RerankRequest | pb.SearchRequest, field: str, value: int, limit: int
-) -> None:
+def test_exceeded_limit_is_refused_with_value_and_limit(request_, field, value, limit):
     with pytest.raises(
         InvalidRequest, match=rf"{value} \w+ exceed the limit of {limit}; send at most {limit}"
     ) as caught:
@@ -116,21 +114,19 @@ def test_exceeded_limit_is_refused_with_value_and_limit(
         (feedback_request(min_cosine=1.0), "feedback.min_cosine", "1.0 is not between 0 and 0.999"),
     ],
 )
-def test_invalid_field_is_refused_by_name(
-    request_: pb.RerankRequest | pb.SearchRequest, field: str, message: str
-) -> None:
+def test_invalid_field_is_refused_by_name(request_, field, message):
     with pytest.raises(InvalidRequest, match=message) as caught:
         checked(request_)
     assert caught.value.field == field
 
 
-def test_feedback_has_defaults_and_keeps_what_the_request_sets() -> None:
+def test_feedback_has_defaults_and_keeps_what_the_request_sets():
     assert checked(feedback_request()).feedback == FeedbackSettings()
     request = feedback_request(method=pb.FEEDBACK_METHOD_ROCCHIO, top_k=2, steps=200, learning_rate=1.0, min_cosine=0.0)
     assert checked(request).feedback == FeedbackSettings(FeedbackMethod.ROCCHIO, 2, 200, 1.0, 0.0)
 
 
-def test_control_characters_become_spaces_except_tabs_and_line_ends() -> None:
+def test_control_characters_become_spaces_except_tabs_and_line_ends():
     request = rerank_request(
         [candidate(text="\x00one\x1f\ttwo\r\nthree\x7f")], query="\x07 a\x00b ", instruction="\x0bc"
     )
@@ -139,7 +135,7 @@ def test_control_characters_become_spaces_except_tabs_and_line_ends() -> None:
     assert found.query == Query("  a b ", instruction="c")  # published models read white space at its ends
 
 
-def test_chunks_of_all_candidates_together_are_bounded() -> None:
+def test_chunks_of_all_candidates_together_are_bounded():
     """Fewer candidates than the limit, whose chunks may be more."""
     two = [candidate("a"), candidate("b")]
     message = "2 candidates with up to 2 chunks each are 4 passages, more than the limit of 3; use none"

@@ -4,8 +4,6 @@ import grpc
 import numpy as np
 import pytest
 
-from rerank.models.encoder import Encoder
-from rerank.retrieval.index import Index
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.serving import TIMEOUT_S, refusal
@@ -29,7 +27,7 @@ def doc_ids(reply: pb.RerankResponse) -> list[str]:
 
 @pytest.mark.parametrize("first_stage", VECTOR_STAGES)
 @pytest.mark.parametrize("method", [number for number in pb.FeedbackMethod.values() if number not in OF_SOME_MODELS])
-def test_response_is_the_union_of_both_retrievals(stub: RerankServiceStub, first_stage: int, method: int) -> None:
+def test_response_is_the_union_of_both_retrievals(stub, first_stage, method):
     feedback = pb.Feedback(method=method, steps=20, learning_rate=0.05, min_cosine=0.3)
     without = search(stub, first_stage=first_stage, feedback=None)
     reply = search(stub, first_stage=first_stage, feedback=feedback)
@@ -41,7 +39,7 @@ def test_response_is_the_union_of_both_retrievals(stub: RerankServiceStub, first
     assert 0.3 - 1e-5 <= reply.feedback.cosine < 1
 
 
-def test_chain_follows_the_preranker_of_a_cascade_and_then_its_model(stub: RerankServiceStub) -> None:
+def test_chain_follows_the_preranker_of_a_cascade_and_then_its_model(stub):
     cascade = pb.Strategy(kind=pb.STRATEGY_KIND_CASCADE, preranker="pe-rank")
     chain = pb.Feedback(method=pb.FEEDBACK_METHOD_CHAIN, steps=20, learning_rate=0.05, min_cosine=0.3)
     reply = search(stub, model="number", strategy=cascade, feedback=chain)
@@ -52,14 +50,14 @@ def test_chain_follows_the_preranker_of_a_cascade_and_then_its_model(stub: Reran
     assert len(reply.results) > reply.first_stage_hits
 
 
-def test_chain_without_a_cascade_is_refused(stub: RerankServiceStub) -> None:
+def test_chain_without_a_cascade_is_refused(stub):
     chain = pb.Feedback(method=pb.FEEDBACK_METHOD_CHAIN)
     refused = refusal(lambda: search(stub, model="identity", feedback=chain))
     assert refused.code == grpc.StatusCode.INVALID_ARGUMENT
     assert "identity ranks alone; ask for the strategy cascade, or another method" in refused.message
 
 
-def test_new_passages_are_scored_by_the_updated_vector(stub: RerankServiceStub, index: Index, encoder: Encoder) -> None:
+def test_new_passages_are_scored_by_the_updated_vector(stub, index, encoder):
     reply = search(stub, model="identity", feedback=LARGE_STEPS)
     query = encoder.encode_passages([QUERY])[0]
     new = [result for result in reply.results if result.original_position >= reply.first_stage_hits]
@@ -84,9 +82,7 @@ LONG = "how long does a flea live " * 100
         (pb.FIRST_STAGE_HYBRID_RRF, "pe-rank", True),
     ],
 )
-def test_reply_says_that_the_query_was_truncated(
-    stub: RerankServiceStub, first_stage: int, model: str, is_truncated: bool
-) -> None:
+def test_reply_says_that_the_query_was_truncated(stub, first_stage, model, is_truncated):
     asked = {"model": model, "depth": 3, "first_stage": first_stage}
     reply = stub.Search(pb.SearchRequest(query=LONG, **asked), timeout=TIMEOUT_S)
     assert reply.results

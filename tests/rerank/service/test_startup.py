@@ -28,7 +28,7 @@ BASE = {"listen": "127.0.0.1:0"}
 
 
 @pytest.mark.parametrize(("name", "option"), [("listen", "--listen"), ("http", "--http")])
-def test_address_in_use_is_refused_before_models_are_loaded(name: str, option: str) -> None:
+def test_address_in_use_is_refused_before_models_are_loaded(name, option):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -39,7 +39,7 @@ def test_address_in_use_is_refused_before_models_are_loaded(name: str, option: s
 
 
 @pytest.mark.parametrize("listen", ["[::]:0", "0.0.0.0:0"])
-def test_address_that_others_reach_needs_keys_client_certificates_or_consent(listen: str, tmp_path: Path) -> None:
+def test_address_that_others_reach_needs_keys_client_certificates_or_consent(listen, tmp_path):
     files = Authority(tmp_path / "ca").issue("server")
     keys, tls = tmp_path / "keys.yaml", {"certificate": files.certificate, "key": files.key}
     add_key(keys, "a", CallerLimits())
@@ -52,12 +52,12 @@ def test_address_that_others_reach_needs_keys_client_certificates_or_consent(lis
         check_before_loading(ServiceConfig.model_validate(IDENTITY | {"listen": listen} | guarded))
 
 
-def test_http_address_is_guarded_too() -> None:
+def test_http_address_is_guarded_too():
     with pytest.raises(ConfigError, match=r"^http 0\.0\.0\.0:0: anyone"):
         check_before_loading(ServiceConfig.model_validate({"listen": "127.0.0.1:0", "http": "0.0.0.0:0"}))
 
 
-def test_bundled_model_that_is_replaced_is_named(tmp_path: Path) -> None:
+def test_bundled_model_that_is_replaced_is_named(tmp_path):
     mine = Path(shutil.copytree(bundled.FIRST, tmp_path / "pe-rank-first"))
     config = load_config(None, [named_model(f"pe-rank-first={mine}")])
     assert list(overlooked_models(config.models))[1:] == [
@@ -70,14 +70,14 @@ def test_bundled_model_that_is_replaced_is_named(tmp_path: Path) -> None:
     assert line.startswith(f"model identity: {mine} replaces the bundled model of this name (identity)")
 
 
-def test_first_model_beside_another_default_is_named() -> None:
+def test_first_model_beside_another_default_is_named():
     (line,) = overlooked_models(load_config(None, [named_model(f"fus={bundled.FIRST}")]).models)
     assert line.startswith(
         "model fus answers requests that do not name a model, and another one those that name `default`"
     )
 
 
-def test_sparse_encoder_is_checked_if_a_model_reads_it(tmp_path: Path) -> None:
+def test_sparse_encoder_is_checked_if_a_model_reads_it(tmp_path):
     settings = {"listen": "127.0.0.1:0", "sparse_encoder": str(tmp_path / "missing")}
     identity = {"name": "a", "ranker": "identity"}
     check_before_loading(ServiceConfig.model_validate(settings | {"models": [identity]}))
@@ -118,9 +118,7 @@ def model(ranker: str = "first", **settings: object) -> dict[str, Any]:
         ({"listen": "x" * 100 + ".org:1"}, "cannot listen on xxx"),
     ],
 )
-def test_path_that_leads_nowhere_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], problem: str
-) -> None:
+def test_path_that_leads_nowhere_is_refused(tmp_path, monkeypatch, settings, problem):
     monkeypatch.chdir(tmp_path)
     with pytest.raises((ConfigError, IndexMismatch), match=problem.replace("(", r"\(").replace("?", r"\?")) as caught:
         check(tmp_path / "service.yaml", settings)
@@ -136,9 +134,7 @@ def test_path_that_leads_nowhere_is_refused(
         ("OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", "/nowhere", "_TRACES_CLIENT_KEY: /nowhere cannot be read: No such"),
     ],
 )
-def test_variables_of_the_traces_are_checked_if_they_are_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, problem: str
-) -> None:
+def test_variables_of_the_traces_are_checked_if_they_are_on(tmp_path, monkeypatch, variable, value, problem):
     monkeypatch.setenv(variable, value)
     check(tmp_path / "service.yaml", IDENTITY)
     with pytest.raises(ConfigError, match=f"^the environment variable .*{problem}") as caught:
@@ -162,9 +158,7 @@ def test_variables_of_the_traces_are_checked_if_they_are_on(
         ),
     ],
 )
-def test_package_that_is_missing_is_named_before_models_are_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], package: str, problem: str
-) -> None:
+def test_package_that_is_missing_is_named_before_models_are_loaded(tmp_path, monkeypatch, settings, package, problem):
     """Metrics and traces were missed after the models had been loaded."""
     for name in [name for name in sys.modules if name.partition(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)
@@ -188,21 +182,19 @@ class _Without:
     ("name", "problem"),
     [("all-MiniLM-L6-v2\n", "encoder.* begins or ends with white space"), ("\u043a", "there is no folder \u043a")],
 )
-def test_encoder_that_can_be_no_name_is_refused_before_models_are_loaded(
-    tmp_path: Path, name: str, problem: str
-) -> None:
+def test_encoder_that_can_be_no_name_is_refused_before_models_are_loaded(tmp_path, name, problem):
     with pytest.raises(ConfigError, match=problem):
         check(tmp_path / "service.yaml", {"encoder": name})
 
 
-def test_check_finds_an_index_of_another_encoder(index_folder: Path) -> None:
+def test_check_finds_an_index_of_another_encoder(index_folder):
     config = ServiceConfig.model_validate(BASE | model("identity") | {"index": str(index_folder)})
     check_models(config)
     with pytest.raises(IndexMismatch, match="was built with encoder"):
         check_models(config.model_copy(update={"encoder": EncoderConfig(query_prompt="query: ")}))
 
 
-def test_index_whose_files_are_missing_or_cut_is_refused(index_folder: Path, tmp_path: Path) -> None:
+def test_index_whose_files_are_missing_or_cut_is_refused(index_folder, tmp_path):
     index = Path(shutil.copytree(index_folder, tmp_path / "index"))
     check(tmp_path / "service.yaml", {"index": str(index)})
     os.truncate(index / "vectors.npy", 200)
@@ -216,7 +208,7 @@ def test_index_whose_files_are_missing_or_cut_is_refused(index_folder: Path, tmp
         check(tmp_path / "service.yaml", {"index": str(index)})
 
 
-def test_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+def test_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for settings in ({"keys": str(pipe)}, {"tls": {"certificate": str(pipe), "key": str(pipe)}}):

@@ -39,7 +39,7 @@ def record(message: str, *arguments: object, exc_info: Any = None) -> logging.Lo
     return logging.LogRecord("rerank.calls", logging.INFO, __file__, 1, message, arguments, exc_info)
 
 
-def test_answered_call_is_a_json_object_of_its_fields() -> None:
+def test_answered_call_is_a_json_object_of_its_fields():
     line = JsonFormatter().format(record("%s", call()))
     fields = json.loads(line)
     assert fields.pop("time").endswith("+00:00")
@@ -64,7 +64,7 @@ def test_answered_call_is_a_json_object_of_its_fields() -> None:
     assert "\n" not in line
 
 
-def test_refused_call_names_its_error_and_one_without_a_message_has_no_fields_of_it() -> None:
+def test_refused_call_names_its_error_and_one_without_a_message_has_no_fields_of_it():
     refused = call(result=None, error=Overloaded("full", 1.0))
     fields = json.loads(JsonFormatter().format(record("%s", refused)))
     assert (fields["status"], fields["error"], fields["model"]) == ("RESOURCE_EXHAUSTED", "Overloaded", "m")
@@ -73,7 +73,7 @@ def test_refused_call_names_its_error_and_one_without_a_message_has_no_fields_of
 
 
 @pytest.mark.parametrize("formatter", [JsonFormatter, TextFormatter])
-def test_texts_are_never_logged(formatter: Any) -> None:
+def test_texts_are_never_logged(formatter):
     assert "secret" not in formatter().format(record("%s", call()))
 
 
@@ -85,9 +85,7 @@ def test_texts_are_never_logged(formatter: Any) -> None:
         ({"log_level": "debug"}, ["call", "warning", "debug"]),
     ],
 )
-def test_level_and_lines_of_calls_are_settings(
-    settings: dict[str, Any], logged: list[str], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_level_and_lines_of_calls_are_settings(settings, logged, capfd):
     set_up_logging(TelemetryConfig(log_format="json", **settings))
     logging.getLogger("rerank.calls").info("call")
     logging.getLogger("rerank.x").warning("warning")
@@ -97,19 +95,19 @@ def test_level_and_lines_of_calls_are_settings(
 
 
 @pytest.mark.parametrize("formatter", [JsonFormatter, TextFormatter])
-def test_message_steers_no_terminal_and_stays_on_its_line(formatter: Any) -> None:
+def test_message_steers_no_terminal_and_stays_on_its_line(formatter):
     line = formatter().format(record("\x1b[2J\x9b1m a\n2026-01-01 INFO b"))
     assert not set("\x1b\x9b\n") & set(line)
     if formatter is JsonFormatter:
         assert json.loads(line)["message"] == "\x1b[2J\x9b1m a\n2026-01-01 INFO b"
 
 
-def test_no_character_that_a_terminal_obeys_is_in_a_line() -> None:
+def test_no_character_that_a_terminal_obeys_is_in_a_line():
     obeyed = [char for char in map(chr, range(0x110000)) if escape_control_chars(char) != char]
     assert not [char for char in obeyed if char in TextFormatter().format(record(f"a{char}b"))]
 
 
-def test_pipe_that_nobody_reads_holds_nobody_up_and_what_is_dropped_is_counted() -> None:
+def test_pipe_that_nobody_reads_holds_nobody_up_and_what_is_dropped_is_counted():
     read, write = os.pipe()
     writer = LogWriter(write)
     for _ in range(20_000):
@@ -131,7 +129,7 @@ def test_pipe_that_nobody_reads_holds_nobody_up_and_what_is_dropped_is_counted()
     assert sum(int(notice.split()[0]) for notice in notices) + len(lines) - len(notices) - 1 == 20_000
 
 
-def test_what_happens_often_is_logged_once_a_second_with_its_number(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_happens_often_is_logged_once_a_second_with_its_number(caplog):
     refusals = RateLimitedLog("HTTP port: {} connections were refused or ended")
     for _ in range(10_000):
         refusals.add(1, "the port is full")
@@ -139,7 +137,7 @@ def test_what_happens_often_is_logged_once_a_second_with_its_number(caplog: pyte
     assert caplog.records[0].getMessage() == "HTTP port: 1 connections were refused or ended; the port is full"
 
 
-def test_json_log_shows_what_nobody_sees() -> None:
+def test_json_log_shows_what_nobody_sees():
     text = "a\u2028b\u200bc\U000e0041d\x7fé"
     line = JsonFormatter().format(logging.LogRecord("rerank", logging.INFO, "", 0, text, None, None))
     assert line.isprintable()

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import pairwise
-from pathlib import Path
 from urllib.error import HTTPError
 
 import grpc
@@ -72,7 +71,7 @@ def request(n: int, **fields: object) -> pb.RerankRequest:
     return pb.RerankRequest(query="q", candidates=numbered_candidates(range(n)), **fields)
 
 
-def test_answer_is_counted_with_its_times_and_its_work(service: Served, stub: RerankServiceStub) -> None:
+def test_answer_is_counted_with_its_times_and_its_work(service, stub):
     execution = stub.Rerank(request(30), timeout=TIMEOUT_S).execution
     wait_for(lambda: value(service, "rerank_requests_total") == 1)
     assert value(service, "rerank_requests_total", method="Rerank", model="number", status="OK") == 1
@@ -86,7 +85,7 @@ def test_answer_is_counted_with_its_times_and_its_work(service: Served, stub: Re
     assert model_s == pytest.approx(execution.model_ms / 1000)
 
 
-def test_share_of_repaired_places_is_counted() -> None:
+def test_share_of_repaired_places_is_counted():
     reranker = reranker_of({"number": NumberRanker(), "rambling": rambling_ranker()}, telemetry=METRICS)
     with serving(reranker) as served, grpc.insecure_channel(served.address) as channel:
         for model in ("rambling", "number"):
@@ -96,7 +95,7 @@ def test_share_of_repaired_places_is_counted() -> None:
             assert (value(served, name, model="rambling"), value(served, name, model="number")) == (40, 0)
 
 
-def test_idle_service_reports_an_empty_queue_its_models_and_its_process(service: Served) -> None:
+def test_idle_service_reports_an_empty_queue_its_models_and_its_process(service):
     for name in ("rerank_calls_in_flight", "rerank_queued_requests", "rerank_queued_tokens", "rerank_queued_windows"):
         assert value(service, name) == 0
     assert value(service, "rerank_model_up", model="number") == 1
@@ -104,14 +103,14 @@ def test_idle_service_reports_an_empty_queue_its_models_and_its_process(service:
     assert value(service, "process_open_fds") > 0
 
 
-def test_callers_cannot_add_time_series_by_unknown_models(service: Served, stub: RerankServiceStub) -> None:
+def test_callers_cannot_add_time_series_by_unknown_models(service, stub):
     for name in ("a", "b", "c"):
-        refusal(lambda name=name: stub.Rerank(request(1, model=name), timeout=TIMEOUT_S))  # type: ignore[misc]
+        refusal(lambda name=name: stub.Rerank(request(1, model=name), timeout=TIMEOUT_S))
     wait_for(lambda: value(service, "rerank_requests_total") == 3)
     assert value(service, "rerank_requests_total", model="unknown", status="NOT_FOUND") == 3
 
 
-def test_queue_and_cancellation_are_counted() -> None:
+def test_queue_and_cancellation_are_counted():
     with held_service(telemetry=METRICS, engine=EngineConfig(max_batch_tokens=1)) as held:
         call = held.start_call(candidates=numbered_candidates(range(100)))
         assert value(held, "rerank_calls_in_flight") == 1
@@ -126,7 +125,7 @@ def test_queue_and_cancellation_are_counted() -> None:
         assert value(held, "rerank_queued_requests") == 0
 
 
-def test_refused_call_is_counted_by_the_limit_that_it_exceeds() -> None:
+def test_refused_call_is_counted_by_the_limit_that_it_exceeds():
     with held_service(telemetry=METRICS, limits=Limits(max_calls=1)) as held:
         call = held.start_call(candidates=numbered_candidates(range(3)))
         refused = refusal(lambda: held.stub.Rerank(request(1), timeout=TIMEOUT_S))
@@ -137,7 +136,7 @@ def test_refused_call_is_counted_by_the_limit_that_it_exceeds() -> None:
         call.result(TIMEOUT_S)
 
 
-def test_feedback_is_what_comes_before_the_last_ranking() -> None:
+def test_feedback_is_what_comes_before_the_last_ranking():
     report = FeedbackReport("", ms=7)
     trace = trace_of(queue_ms=16, prepare_ms=32, model_ms=64)
     search = SearchResult(Ranking((), ScoreKind.RANK, trace), FirstStage.DENSE, 0, first_stage_ms=128, feedback=report)
@@ -145,7 +144,7 @@ def test_feedback_is_what_comes_before_the_last_ranking() -> None:
     assert part_ms(trace_of(), None) == {"queue": 0, "prepare": 0, "model": 0}
 
 
-def test_connections_that_send_nothing_leave_room_for_prometheus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_that_send_nothing_leave_room_for_prometheus(monkeypatch):
     monkeypatch.setattr(connections, "_MAX_CONNECTIONS", 20)
     with running_service({"number": NumberRanker()}, telemetry=METRICS) as served, ExitStack() as stack:
         host, _, port = served.server.metrics_address.rpartition(":")
@@ -156,7 +155,7 @@ def test_connections_that_send_nothing_leave_room_for_prometheus(monkeypatch: py
         assert threading.active_count() == threads
 
 
-def test_page_is_for_addresses_and_the_names_of_the_settings(tmp_path: Path) -> None:
+def test_page_is_for_addresses_and_the_names_of_the_settings(tmp_path):
     """A page of evil.example, whose name was made to point at this machine, could read it; keys do not protect it.
 
     Prometheus calls a pod by its address, and a service of Compose by its name.
@@ -173,7 +172,7 @@ def test_page_is_for_addresses_and_the_names_of_the_settings(tmp_path: Path) -> 
                 assert (reply.status, b"rerank_requests" in reply.body) == (status, status == 200)
 
 
-def test_readers_take_a_tenth_of_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readers_take_a_tenth_of_the_event_loop(monkeypatch):
     """Eight readers that asked again and again had it nearly alone: a health check took 1.8 s."""
     starts_s = list[float]()
 

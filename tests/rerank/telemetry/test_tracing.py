@@ -73,7 +73,7 @@ def attributes(span: Span) -> dict[str, object]:
     }
 
 
-def test_call_has_a_span_with_its_preparation_and_each_window_inside(collector: Collector) -> None:
+def test_call_has_a_span_with_its_preparation_and_each_window_inside(collector):
     request = pb.RerankRequest(query="secret", candidates=numbered_candidates(range(30)))
     with stub_of(telemetry=TRACES) as stub:
         metadata = [("traceparent", f"00-{TRACE_ID}-{SPAN_ID}-01"), ("x-request-id", "r-1")]
@@ -105,7 +105,7 @@ def missing_collector(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("missing_collector")
-def test_missing_collector_is_told_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_collector_is_told_once(caplog, monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     with http_service({"number": NumberRanker()}, telemetry=TRACES) as served:
         for _ in range(4):
@@ -117,7 +117,7 @@ def test_missing_collector_is_told_once(caplog: pytest.LogCaptureFixture, monkey
 
 
 @pytest.mark.usefixtures("missing_collector")
-def test_missing_collector_does_not_delay_the_end() -> None:
+def test_missing_collector_does_not_delay_the_end():
     with http_service({"number": NumberRanker()}, telemetry=TRACES) as served:
         assert served.http.post("/rerank", {"query": "q", "texts": ["1"]}).status == 200
         time.sleep(0.2)  # the spans are on their way
@@ -127,7 +127,7 @@ def test_missing_collector_does_not_delay_the_end() -> None:
 
 @pytest.mark.usefixtures("collector")
 @pytest.mark.parametrize("header", ["baggage", "tracestate"])
-def test_headers_of_strangers_do_not_reach_the_log(caplog: pytest.LogCaptureFixture, header: str) -> None:
+def test_headers_of_strangers_do_not_reach_the_log(caplog, header):
     with http_service({"number": NumberRanker()}, telemetry=TRACES) as served:
         sent = {header: ",".join(["secret of a stranger"] * 2000), "traceparent": f"00-{TRACE_ID}-{SPAN_ID}-01"}
         assert served.http.post("/rerank", {"query": "q", "texts": ["1"]}, **sent).status == 200

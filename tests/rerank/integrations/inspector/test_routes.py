@@ -15,7 +15,6 @@ from rerank.collections import pydoc
 from rerank.config import HttpConfig, ServiceConfig
 from rerank.errors import ConfigError
 from rerank.integrations.inspector.routes import page_routes
-from rerank.retrieval.index import Index
 from rerank.service.startup import check_before_loading
 from tests.fakes import NumberRanker
 from tests.serving import http_service
@@ -25,7 +24,7 @@ PAGES = sorted(STATIC.glob("*.html"))
 SCRIPTS = sorted(STATIC.glob("*.js"))
 
 
-def test_page_learns_what_the_service_offers(index: Index) -> None:
+def test_page_learns_what_the_service_offers(index):
     http = HttpConfig(listen="127.0.0.1:0", qrels="pydoc")
     with http_service({"number": NumberRanker()}, index, http=http) as served:
         assert b"<title>Inspector" in served.http.get("/").body
@@ -39,7 +38,7 @@ def test_page_learns_what_the_service_offers(index: Index) -> None:
         assert 2 in grades.values()
 
 
-def test_without_a_key_only_the_page_itself_is_served(tmp_path: Path) -> None:
+def test_without_a_key_only_the_page_itself_is_served(tmp_path):
     key = add_key(tmp_path / "keys", "tester", CallerLimits())
     with http_service(keys=tmp_path / "keys") as served:
         assert served.http.get("/").status == 200
@@ -48,14 +47,14 @@ def test_without_a_key_only_the_page_itself_is_served(tmp_path: Path) -> None:
             assert served.http.send("GET", path, headers={"authorization": f"Bearer {key}"}).status == 200
 
 
-def test_judgements_that_cannot_be_read_are_refused_before_a_model_is_loaded(tmp_path: Path) -> None:
+def test_judgements_that_cannot_be_read_are_refused_before_a_model_is_loaded(tmp_path):
     (tmp_path / "qrels.txt").write_text("1 0 a 1\n", encoding="utf-8")
     settings = HttpConfig(listen="127.0.0.1:0", qrels=str(tmp_path / "qrels.txt"))
     with pytest.raises(ConfigError, match="the file's name has another ending"):
         check_before_loading(ServiceConfig(listen="127.0.0.1:0", http=settings))
 
 
-def test_behind_a_proxy_with_a_path_prefix_all_files_and_calls_stay_below_the_prefix() -> None:
+def test_behind_a_proxy_with_a_path_prefix_all_files_and_calls_stay_below_the_prefix():
     """The page was empty: it asked the root of the proxy for its scripts."""
     app = Starlette(routes=[Mount("/search/rerank", routes=page_routes())])
     client = TestClient(app)
@@ -78,7 +77,7 @@ def directives(policy: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("path", ["/", "/inspector/static/main.js", "/inspector/static/inspector.css"])
-def test_page_runs_and_loads_only_files_of_its_origin(client: TestClient, path: str) -> None:
+def test_page_runs_and_loads_only_files_of_its_origin(client, path):
     headers = client.get(path).headers
     policy = directives(headers["content-security-policy"])
     assert policy["default-src"] == ["'none'"]
@@ -93,7 +92,7 @@ def test_page_runs_and_loads_only_files_of_its_origin(client: TestClient, path: 
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_page_has_no_inline_script_or_style_and_every_file_that_it_names(page: Path) -> None:
+def test_page_has_no_inline_script_or_style_and_every_file_that_it_names(page):
     html = page.read_text(encoding="utf-8")
     assert re.search(r"<style|style=|\son\w+=|javascript:", html) is None
     assert all("src=" in tag for tag in re.findall(r"<script[^>]*>", html))
@@ -105,7 +104,7 @@ def test_page_has_no_inline_script_or_style_and_every_file_that_it_names(page: P
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
-def test_script_makes_no_markup_from_texts_and_imports_what_exists(script: Path) -> None:
+def test_script_makes_no_markup_from_texts_and_imports_what_exists(script):
     code = script.read_text(encoding="utf-8")
     forbidden = re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|srcdoc", code)
     assert forbidden is None, f"{script.name} uses {forbidden}"

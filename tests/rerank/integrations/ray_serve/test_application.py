@@ -30,9 +30,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         ("127.0.0.1:0", {"replicas": 2}, False),
     ],
 )
-def test_replicas_that_would_share_an_address_of_metrics_are_refused(
-    metrics: str, scale: dict[str, int], is_refused: bool
-) -> None:
+def test_replicas_that_would_share_an_address_of_metrics_are_refused(metrics, scale, is_refused):
     from rerank.integrations.ray_serve.application import Scale, check
 
     config = load_config(None, listen="[::]:50051", insecure=True, telemetry={"metrics": metrics})
@@ -42,7 +40,7 @@ def test_replicas_that_would_share_an_address_of_metrics_are_refused(
 
 
 @pytest.mark.parametrize(("settings", "message"), REFUSED.values(), ids=REFUSED)
-def test_settings_that_ray_serve_cannot_follow_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_settings_that_ray_serve_cannot_follow_are_refused(settings, message):
     from rerank.integrations.ray_serve.application import check
 
     config = load_config(None, **{"listen": "[::]:50051", "insecure": True} | settings)

@@ -36,7 +36,7 @@ def served_models(port: int) -> list[str]:
     return [model.name for model in reply.models]
 
 
-def test_service_starts_is_updated_and_ends_on_sigterm(tmp_path: Path) -> None:
+def test_service_starts_is_updated_and_ends_on_sigterm(tmp_path):
     port = free_port()
     first = write_settings(tmp_path / "first.yaml", port, "a")
     with subprocess.Popen(command(first), stdout=subprocess.PIPE, text=True) as service:

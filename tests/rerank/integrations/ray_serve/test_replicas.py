@@ -76,7 +76,7 @@ def served_models(stub: RerankServiceStub) -> list[str]:
     return [model.name for model in stub.ListModels(pb.ListModelsRequest(), timeout=TIMEOUT_S).models]
 
 
-def test_killed_replica_leaves_only_right_answers_and_unavailable_and_comes_back(stub: RerankServiceStub) -> None:
+def test_killed_replica_leaves_only_right_answers_and_unavailable_and_comes_back(stub):
     wait_for(lambda: len(replica_pids()) == 2, START_S)
     before = replica_pids()
     with load(stub) as outcomes:
@@ -90,7 +90,7 @@ def test_killed_replica_leaves_only_right_answers_and_unavailable_and_comes_back
     assert before < replica_pids()  # the other one was left alone
 
 
-def test_update_to_a_second_model_loses_no_call(stub: RerankServiceStub, ray_port: int) -> None:
+def test_update_to_a_second_model_loses_no_call(stub, ray_port):
     before = replica_pids()
     with load(stub) as outcomes:
         wait_for(lambda: outcomes["right"] > 50)
@@ -102,7 +102,7 @@ def test_update_to_a_second_model_loses_no_call(stub: RerankServiceStub, ray_por
     wait_for(lambda: not before & replica_pids(), START_S)
 
 
-def test_update_to_a_model_that_fails_its_self_test_keeps_the_replicas(stub: RerankServiceStub, ray_port: int) -> None:
+def test_update_to_a_model_that_fails_its_self_test_keeps_the_replicas(stub, ray_port):
     with load(stub) as outcomes, pytest.raises(ConfigError, match=r"(?s)did not start.*its scores are wrong"):
         deploy_models(ray_port, ["broken"])
     assert outcomes.keys() == {"right"}, outcomes
@@ -124,7 +124,7 @@ def only_replica(port: int, model: str) -> Iterator[RerankServiceStub]:
         yield RerankServiceStub(channel)
 
 
-def test_partial_answer_arrives_before_the_deadline_of_the_caller(ray_port: int) -> None:
+def test_partial_answer_arrives_before_the_deadline_of_the_caller(ray_port):
     partial = pb.RerankRequest(allow_partial=True)
     partial.MergeFrom(LONG_REQUEST)
     with only_replica(ray_port, "held") as stub:
@@ -135,7 +135,7 @@ def test_partial_answer_arrives_before_the_deadline_of_the_caller(ray_port: int)
     assert late.code is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
-def test_caller_cannot_set_the_deadline_that_the_proxy_passes_on(ray_port: int) -> None:
+def test_caller_cannot_set_the_deadline_that_the_proxy_passes_on(ray_port):
     from rerank.integrations.ray_serve.proxy import TIME_REMAINING
 
     with only_replica(ray_port, "number") as stub:

@@ -1,7 +1,6 @@
 """Invalid requests over a real socket: each has its status and names its field, and none is INTERNAL or UNKNOWN."""
 
 import re
-from typing import Any
 
 import grpc
 import pytest
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 
 from rerank.names import SERVICE
 from rerank.v1 import rerank_pb2 as pb
-from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.serving import TIMEOUT_S, refusal
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
@@ -54,9 +52,7 @@ INT32S = st.one_of(st.integers(-3, 30), st.integers(-(2**31), 2**31 - 1))
 
 
 @pytest.mark.parametrize(("request_", "code", "field", "message"), CASES.values(), ids=CASES)
-def test_invalid_request_has_its_status_and_names_its_field(
-    stub: RerankServiceStub, request_: Message, code: grpc.StatusCode, field: str, message: str
-) -> None:
+def test_invalid_request_has_its_status_and_names_its_field(stub, request_, code, field, message):
     method = stub.Search if isinstance(request_, pb.SearchRequest) else stub.Rerank
     error = refusal(lambda: method(request_, timeout=TIMEOUT_S))
     assert (error.code, error.fields) == (code, [field] if field else []), error.message
@@ -65,7 +61,7 @@ def test_invalid_request_has_its_status_and_names_its_field(
 
 @pytest.mark.parametrize("method", ["Rerank", "Search"])
 @pytest.mark.parametrize("data", [b"\xff\xff\xff", b"\x0a\x02\xff\xfe", b"\x0a\x7f"], ids=["tag", "utf-8", "length"])
-def test_bytes_that_cannot_be_parsed_are_an_invalid_request(channel: grpc.Channel, method: str, data: bytes) -> None:
+def test_bytes_that_cannot_be_parsed_are_an_invalid_request(channel, method, data):
     call = channel.unary_unary(f"/{SERVICE}/{method}")
     error = refusal(lambda: call(data, timeout=TIMEOUT_S))
     assert (error.code, error.fields) == (INVALID, ["request"])
@@ -82,9 +78,7 @@ def test_bytes_that_cannot_be_parsed_are_an_invalid_request(channel: grpc.Channe
     candidates=st.lists(st.builds(pb.Candidate, doc_id=TEXTS, text=TEXTS, first_stage_score=st.floats()), max_size=4),
     depth=INT32S,
 )
-def test_random_requests_never_cause_an_internal_error(
-    stub: RerankServiceStub, options: dict[str, Any], candidates: list[pb.Candidate], depth: int
-) -> None:
+def test_random_requests_never_cause_an_internal_error(stub, options, candidates, depth):
     for call, request in (
         (stub.Rerank, pb.RerankRequest(candidates=candidates, **options)),
         (stub.Search, pb.SearchRequest(depth=depth, **options)),

@@ -4,7 +4,6 @@ import asyncio
 import math
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
@@ -56,7 +55,7 @@ def open_stream(channel: grpc.Channel) -> Any:
     return reflected(channel, requests())
 
 
-def test_watch_tells_the_status_of_models_and_of_the_process() -> None:
+def test_watch_tells_the_status_of_models_and_of_the_process():
     with running_service() as served:
         stub = health_pb2_grpc.HealthStub(served.channel)
         for service, status in {"": "SERVING", LIVENESS: "SERVING", "other": "SERVICE_UNKNOWN"}.items():
@@ -64,7 +63,7 @@ def test_watch_tells_the_status_of_models_and_of_the_process() -> None:
             assert health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status) == status
 
 
-def test_watches_of_a_connection_are_bounded_and_leave_checks_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watches_of_a_connection_are_bounded_and_leave_checks_alone(monkeypatch):
     monkeypatch.setattr("rerank.ports.grpc.handlers._WATCHES", 10)
     with running_service() as served:
         watches = [watch(served.channel) for _ in range(10)]
@@ -73,14 +72,14 @@ def test_watches_of_a_connection_are_bounded_and_leave_checks_alone(monkeypatch:
         watches.pop().cancel()
 
 
-def test_reflection_describes_the_service_by_one_file() -> None:
+def test_reflection_describes_the_service_by_one_file():
     with running_service() as served:
         found, missing = described(served.channel, SERVICE, "none")
         assert len(found.file_descriptor_response.file_descriptor_proto) == 1
         assert missing.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
 
 
-def test_long_names_are_refused_by_health_checks_watches_and_reflection() -> None:
+def test_long_names_are_refused_by_health_checks_watches_and_reflection():
     name = "x" * 5000
     with running_service() as served:
         check = health_pb2_grpc.HealthStub(served.channel).Check
@@ -94,7 +93,7 @@ def test_long_names_are_refused_by_health_checks_watches_and_reflection() -> Non
             assert "bytes exceed the limit of 4096; send the name of a service or symbol" in error.message
 
 
-def test_streams_of_reflection_are_bounded_and_silent_ones_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streams_of_reflection_are_bounded_and_silent_ones_end(monkeypatch):
     monkeypatch.setattr("rerank.ports.grpc.handlers._REFLECTIONS", 2)
     with running_service(limits={"max_transfer_s": 0.5}) as served:
         streams = list[Any]()
@@ -107,7 +106,7 @@ def test_streams_of_reflection_are_bounded_and_silent_ones_end(monkeypatch: pyte
         assert next(open_stream(served.channel))
 
 
-def test_connection_that_does_not_read_answers_of_reflection_ends() -> None:
+def test_connection_that_does_not_read_answers_of_reflection_ends():
     """Its client allows no byte of an answer, by its settings."""
     request = reflection_pb2.ServerReflectionRequest(file_containing_symbol=SERVICE).SerializeToString()
     with running_service(limits={"max_transfer_s": 0.3}) as served, served.connect() as unread:
@@ -116,14 +115,14 @@ def test_connection_that_does_not_read_answers_of_reflection_ends() -> None:
             pass
 
 
-async def test_status_of_a_call_whose_connection_ended_is_no_failure() -> None:
+async def test_status_of_a_call_whose_connection_ended_is_no_failure():
     context = AsyncMock()
     context.abort.side_effect = grpc.aio.InternalError("execute_batch")  # gRPC cannot send its status
     with pytest.raises(asyncio.CancelledError, match="the connection ended before the call"):
         await abort(context, InvalidRequest("query", "is empty"))
 
 
-def test_message_of_a_stranger_is_not_read_and_two_keys_are_none(tmp_path: Path) -> None:
+def test_message_of_a_stranger_is_not_read_and_two_keys_are_none(tmp_path):
     key = add_key(tmp_path / "keys.yaml", "a", CallerLimits())
     with running_service(keys=tmp_path / "keys.yaml") as served:
         garbage = served.channel.unary_unary(RERANK)
@@ -135,7 +134,7 @@ def test_message_of_a_stranger_is_not_read_and_two_keys_are_none(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("has_keys", "refused"), [(True, grpc.StatusCode.UNIMPLEMENTED), (False, None)])
-def test_with_keys_reflection_is_off(tmp_path: Path, has_keys: bool, refused: Any) -> None:
+def test_with_keys_reflection_is_off(tmp_path, has_keys, refused):
     keys = tmp_path / "keys.yaml"
     key = add_key(keys, "a", CallerLimits())
     credentials = Credentials(api_key=key if has_keys else None)
@@ -148,7 +147,7 @@ def test_with_keys_reflection_is_off(tmp_path: Path, has_keys: bool, refused: An
 
 
 @pytest.mark.parametrize("remaining_s", [None, 7.0])
-async def test_deadline_is_that_of_the_client(remaining_s: float | None) -> None:
+async def test_deadline_is_that_of_the_client(remaining_s):
     context = Mock()
     context.peer.return_value, context.time_remaining.return_value = "ipv4:127.0.0.1:1", remaining_s
     context.invocation_metadata.return_value = ()

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any
 
 import grpc
 import pytest
@@ -62,9 +61,7 @@ def stalls(served: Served) -> Iterator[list[float]]:
     ],
     ids=["candidates", "candidates with unknown fields", "unknown fields", "groups", "feedback", "of an empty message"],
 )
-def test_millions_of_fields_are_refused_before_they_are_parsed(
-    served: Served, method: str, message: bytes, problem: str
-) -> None:
+def test_millions_of_fields_are_refused_before_they_are_parsed(served, method, message, problem):
     with stalls(served) as seconds:
         call = served.channel.unary_unary(f"/rerank.v1.RerankService/{method}")
         error = refusal(lambda: call(message, timeout=TIMEOUT_S))
@@ -79,7 +76,7 @@ def test_millions_of_fields_are_refused_before_they_are_parsed(
     [b"\x78\x00" * MILLIONS, health_pb2.HealthCheckRequest(service=LONG).SerializeToString()],
     ids=["fields", "name"],
 )
-def test_large_health_checks_are_refused(served: Served, method: str, message: bytes) -> None:
+def test_large_health_checks_are_refused(served, method, message):
     call = served.channel.unary_stream(f"/grpc.health.v1.Health/{method}")
     assert refusal(lambda: next(call(message, timeout=TIMEOUT_S))).code is INVALID
     assert served.health == "SERVING"
@@ -94,7 +91,7 @@ def test_large_health_checks_are_refused(served: Served, method: str, message: b
     ],
     ids=["model", "preranker", "doc_id"],
 )
-def test_long_names_are_quoted_in_part(served: Served, fields: Any, code: grpc.StatusCode, problem: str) -> None:
+def test_long_names_are_quoted_in_part(served, fields, code, problem):
     request = pb.RerankRequest(**{"query": "q", "candidates": numbered_candidates([1])} | fields)
     error = refusal(lambda: served.channel.unary_unary(RERANK)(request.SerializeToString(), timeout=TIMEOUT_S))
     assert error.code is code
@@ -105,9 +102,7 @@ def test_long_names_are_quoted_in_part(served: Served, fields: Any, code: grpc.S
 @pytest.mark.parametrize(
     "message", [LEGAL, b"\x12\x00" * MILLIONS, bytes(20_000_000)], ids=["small", "candidates", "oversized"]
 )
-def test_compressed_messages_are_refused_and_log_no_traceback(
-    served: Served, compression: Any, message: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_compressed_messages_are_refused_and_log_no_traceback(served, compression, message, caplog):
     caplog.set_level(logging.WARNING)
     for method in (RERANK, "/grpc.health.v1.Health/Check"):
         call = served.channel.unary_unary(method)

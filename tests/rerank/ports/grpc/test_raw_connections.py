@@ -38,7 +38,7 @@ def local_ports(served: Served) -> frozenset[int]:
     return frozenset(remote for local, remote, state in ends if local == served.port and state == "01")
 
 
-def test_half_sent_connections_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_sent_connections_end_in_time(monkeypatch):
     monkeypatch.setattr("rerank.ports.grpc.server.HANDSHAKE_S", 0.5)
     monkeypatch.setattr("rerank.ports.grpc.server.KEEPALIVE_S", 0.5)
     all_of_it = frames.preface() + HALF_A_FRAME
@@ -54,7 +54,7 @@ def test_half_sent_connections_end_in_time(monkeypatch: pytest.MonkeyPatch) -> N
             assert seconds_until_closed(connection) < 10
 
 
-def test_old_connections_are_replaced_without_a_failed_call() -> None:
+def test_old_connections_are_replaced_without_a_failed_call():
     with running_service(limits={"max_connection_age_s": 0.3}) as served:
         peers = set()
         for _ in range(30):
@@ -65,9 +65,7 @@ def test_old_connections_are_replaced_without_a_failed_call() -> None:
 
 
 @pytest.mark.parametrize(("interval_s", "is_allowed"), [(0.5, True), (0.05, False)])
-def test_clients_may_ping_as_often_as_is_said_and_no_more(
-    monkeypatch: pytest.MonkeyPatch, interval_s: float, is_allowed: bool
-) -> None:
+def test_clients_may_ping_as_often_as_is_said_and_no_more(monkeypatch, interval_s, is_allowed):
     """In a call and without one. The interval is a tenth of the service's own, to save time."""
     monkeypatch.setattr("rerank.ports.grpc.server._PING_INTERVAL_S", grpc_server._PING_INTERVAL_S / 10)
     with running_service() as served, served.connect() as idle, served.connect() as in_call:
@@ -83,7 +81,7 @@ def test_clients_may_ping_as_often_as_is_said_and_no_more(
             assert (frames.GOAWAY in frames.kinds(connection.recv(65_536))) is not is_allowed
 
 
-def test_calls_that_are_cancelled_at_once_end_no_call_of_others() -> None:
+def test_calls_that_are_cancelled_at_once_end_no_call_of_others():
     """Rapid reset (CVE-2023-44487): 12,000 calls on four connections, each cancelled with the write that makes it."""
     resets = b"".join(frames.call(n, RERANK) + frames.cancel(n) for n in range(1, 6000, 2))
     with running_service() as served, ExitStack() as stack, ThreadPoolExecutor() as attackers:
@@ -94,7 +92,7 @@ def test_calls_that_are_cancelled_at_once_end_no_call_of_others() -> None:
             assert served.answers()
 
 
-def test_calls_of_one_connection_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_of_one_connection_are_limited(monkeypatch):
     monkeypatch.setattr("rerank.ports.grpc.server._MAX_STREAMS", 2)
     with held_service() as held:
         calls = [held.start_call(candidates=REQUEST.candidates)]
@@ -107,7 +105,7 @@ def test_calls_of_one_connection_are_limited(monkeypatch: pytest.MonkeyPatch) ->
         assert grpc.StatusCode.OK in codes <= {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}
 
 
-def test_calls_of_ended_connections_that_wait_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_of_ended_connections_that_wait_are_limited(monkeypatch):
     """While the event loop is busy, 40 connections make a call each and end; of the calls few are kept."""
     monkeypatch.setattr("rerank.ports.grpc.server._MAX_PENDING", 5)
     seen = []
@@ -133,7 +131,7 @@ def test_calls_of_ended_connections_that_wait_are_limited(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("method", ["Check", "Watch"])
-def test_garbage_health_checks_are_invalid_and_log_no_traceback(method: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_garbage_health_checks_are_invalid_and_log_no_traceback(method, caplog):
     caplog.set_level(logging.WARNING)
     with running_service() as served:
         for garbage in (b"\xff", b"\x0a\x05\xff", bytes(100), b"\x0a\xff\xff\xff\xff\x0f"):
@@ -144,7 +142,7 @@ def test_garbage_health_checks_are_invalid_and_log_no_traceback(method: str, cap
     assert not [record for record in caplog.records if record.exc_info]
 
 
-def test_connections_that_do_not_read_their_answers_give_way(caplog: pytest.LogCaptureFixture) -> None:
+def test_connections_that_do_not_read_their_answers_give_way(caplog):
     """Two of them have all the calls that may be in flight, and end for others at once."""
     content = REQUEST.SerializeToString()
     calls = [frames.call(stream, RERANK) + frames.message(stream, content) for stream in (1, 3)]

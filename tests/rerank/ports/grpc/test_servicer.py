@@ -7,7 +7,6 @@ from itertools import pairwise
 import grpc
 import pytest
 
-from rerank.models.encoder import Encoder
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.conftest import PASSAGES
@@ -43,7 +42,7 @@ def assert_strictly_decreasing(reply: pb.RerankResponse) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2, 19, 20, 21, 100])
-def test_response_is_a_permutation_with_strictly_decreasing_scores(stub: RerankServiceStub, n: int) -> None:
+def test_response_is_a_permutation_with_strictly_decreasing_scores(stub, n):
     numbers = random.Random(n).sample(range(n), n)
     reply = rerank(stub, numbered_candidates(numbers), model="number", strategy=pb.Strategy(window_size=100))
     assert doc_ids(reply) == [f"d{numbers.index(number)}" for number in sorted(numbers, reverse=True)]
@@ -51,7 +50,7 @@ def test_response_is_a_permutation_with_strictly_decreasing_scores(stub: RerankS
     assert_strictly_decreasing(reply)
 
 
-def test_reference_reads_text_and_vector_from_the_index(stub: RerankServiceStub) -> None:
+def test_reference_reads_text_and_vector_from_the_index(stub):
     reply = rerank(stub, references([*PASSAGES]), return_passages=True)
     assert {result.doc_id: result.text for result in reply.results} == {
         doc_id: " ".join(row) for doc_id, row in PASSAGES.items()
@@ -61,7 +60,7 @@ def test_reference_reads_text_and_vector_from_the_index(stub: RerankServiceStub)
     assert scores(reply) == pytest.approx(scores(sent), abs=TOLERANCE)
 
 
-def test_passages_come_back_as_they_were_sent_with_title_and_text_apart(stub: RerankServiceStub) -> None:
+def test_passages_come_back_as_they_were_sent_with_title_and_text_apart(stub):
     """The places of a span count in the text; the model reads the title in front of it."""
     sent = [("a", "Fleas", "They bite."), ("b", "", "Dry."), ("c", "Moon", "Moon and tides."), ("d", "", "")]
     candidates = [pb.Candidate(doc_id=doc_id, title=title, text=text) for doc_id, title, text in sent]
@@ -71,7 +70,7 @@ def test_passages_come_back_as_they_were_sent_with_title_and_text_apart(stub: Re
     assert not any(result.title or result.text for result in rerank(stub, candidates).results)
 
 
-def test_text_of_the_request_is_used_with_the_vector_of_the_index(stub: RerankServiceStub) -> None:
+def test_text_of_the_request_is_used_with_the_vector_of_the_index(stub):
     candidates = [
         pb.Candidate(doc_id=doc_id, in_index=True, text="1" if doc_id == "flea" else "2") for doc_id in PASSAGES
     ]
@@ -81,7 +80,7 @@ def test_text_of_the_request_is_used_with_the_vector_of_the_index(stub: RerankSe
     assert doc_ids(rerank(stub, candidates, model="number"))[-1] == "flea"
 
 
-def test_execution_describes_model_strategy_and_cost(stub: RerankServiceStub) -> None:
+def test_execution_describes_model_strategy_and_cost(stub):
     texts = [pb.Candidate(doc_id=doc_id, text=text) for doc_id, (_, text) in PASSAGES.items()]
     execution = rerank(stub, texts).execution
     model = stub.ListModels(pb.ListModelsRequest()).models[0]
@@ -96,7 +95,7 @@ def test_execution_describes_model_strategy_and_cost(stub: RerankServiceStub) ->
 
 
 @pytest.mark.parametrize("stage", pb.FirstStage.keys())
-def test_search_reranks_the_results_of_the_first_stage(stub: RerankServiceStub, stage: str) -> None:
+def test_search_reranks_the_results_of_the_first_stage(stub, stage):
     found = search(stub, first_stage=stage, model="identity", return_passages=True)
     reranked = search(stub, first_stage=stage)
     assert len(found.results) == found.first_stage_hits == reranked.first_stage_hits > 0
@@ -111,7 +110,7 @@ def test_search_reranks_the_results_of_the_first_stage(stub: RerankServiceStub, 
     assert reranked.execution.model == "pe-rank"
 
 
-def test_search_equals_the_first_stage_followed_by_rerank(stub: RerankServiceStub) -> None:
+def test_search_equals_the_first_stage_followed_by_rerank(stub):
     found = search(stub, model="identity")
     reranked = rerank(stub, references(doc_ids(found)))
     searched = search(stub)
@@ -120,12 +119,12 @@ def test_search_equals_the_first_stage_followed_by_rerank(stub: RerankServiceStu
 
 
 @pytest.mark.parametrize("model", ["pe-rank", "identity"])
-def test_search_without_candidates_is_an_empty_response(stub: RerankServiceStub, model: str) -> None:
+def test_search_without_candidates_is_an_empty_response(stub, model):
     reply = search(stub, "qqzzx", first_stage=pb.FIRST_STAGE_BM25, model=model)
     assert (len(reply.results), reply.first_stage_hits, reply.execution.windows) == (0, 0, 0)
 
 
-def test_list_models_describes_models_and_index(stub: RerankServiceStub, encoder: Encoder) -> None:
+def test_list_models_describes_models_and_index(stub, encoder):
     reply = stub.ListModels(pb.ListModelsRequest(), timeout=TIMEOUT_S)
     assert [model.name for model in reply.models] == ["pe-rank", "identity", "number"]
     assert {model.default_strategy for model in reply.models} == {"sliding(20/10)"}
@@ -133,7 +132,7 @@ def test_list_models_describes_models_and_index(stub: RerankServiceStub, encoder
     assert reply.index == pb.Index(collection="twelve", passages=len(PASSAGES), encoder=encoder.id.name)
 
 
-def test_search_and_references_are_refused_without_an_index() -> None:
+def test_search_and_references_are_refused_without_an_index():
     with running_service() as served:
         for call in (lambda: search(served.stub), lambda: rerank(served.stub, references(["a"]))):
             error = refusal(call)

@@ -1,13 +1,11 @@
 """Bodies of requests: their values are counted before anything is built from them."""
 
 import json
-from typing import Any
 
 import pytest
 
 from rerank.errors import InvalidRequest
 from rerank.ports.http.call import json_object
-from tests.http_client import HttpClient
 
 _MB = 2**20
 #: Values that 1,000 candidates may have.
@@ -22,7 +20,7 @@ def repeated(element: str, size: int) -> bytes:
 @pytest.mark.parametrize(
     "element", ["1,", '"",', "[],", "{},", '{"a":[]},', '"\\"",', '"\\\\",', '"\\\\\\"",', " 1 ,\n"]
 )
-def test_body_of_millions_of_values_is_refused_before_it_is_parsed(element: str) -> None:
+def test_body_of_millions_of_values_is_refused_before_it_is_parsed(element):
     with pytest.raises(InvalidRequest, match=f"^body: it has more than {_LIMIT} values.* send at most 1000 candidates"):
         json_object(repeated(element, 4 * _MB), 1000)
 
@@ -37,20 +35,20 @@ def test_body_of_millions_of_values_is_refused_before_it_is_parsed(element: str)
         b'{"a": [' + b"9" * 4000 + b"," + b"9" * 2 * _MB,
     ],
 )
-def test_nested_lists_keys_and_digits_are_counted(sent: bytes) -> None:
+def test_nested_lists_keys_and_digits_are_counted(sent):
     with pytest.raises(InvalidRequest, match=r"^body: it has more than"):
         json_object(sent, 1000)
 
 
 @pytest.mark.parametrize("document", ["x", ",", "[{", "\\", '"', '\\\\"', "é\n", "\ud83d\ude00 ", " "])
 @pytest.mark.parametrize("ascii_only", [False, True])
-def test_characters_of_texts_are_not_values(document: str, ascii_only: bool) -> None:
+def test_characters_of_texts_are_not_values(document, ascii_only):
     document = document.encode("utf-16", "surrogatepass").decode("utf-16")
     sent = {"query": "q", "documents": [document * 200_000, "b"]}
     assert json_object(json.dumps(sent, ensure_ascii=ascii_only).encode(), 2) == (sent, [])
 
 
-def test_largest_requests_are_allowed() -> None:
+def test_largest_requests_are_allowed():
     candidates = [
         {
             "doc_id": f"d{number}",
@@ -69,7 +67,7 @@ def test_largest_requests_are_allowed() -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"[]", b"1", b'"', b"{", b"\xff", b'{"a": "\\', b"\\" * 9])
-def test_what_is_not_a_json_object_is_refused(sent: bytes) -> None:
+def test_what_is_not_a_json_object_is_refused(sent):
     problem = ".*" if sent else "it is empty; "
     with pytest.raises(InvalidRequest, match=rf"^body: {problem}send a JSON object in UTF-8"):
         json_object(sent, 10)
@@ -86,9 +84,7 @@ def test_what_is_not_a_json_object_is_refused(sent: bytes) -> None:
     ],
 )
 @pytest.mark.parametrize("passages", ["documents", "texts", "candidates"])
-def test_half_of_an_emoji_is_read_as_a_replacement_with_a_warning(
-    http: HttpClient, passages: str, half: bytes, read: str
-) -> None:
+def test_half_of_an_emoji_is_read_as_a_replacement_with_a_warning(http, passages, half, read):
     body = b'{"query": "q", "%s": ["a", "%s"], "return_documents": true}' % (passages.encode(), half)
     if passages != "documents":
         body = body.replace(b', "return_documents": true', b"")
@@ -109,9 +105,7 @@ def test_half_of_an_emoji_is_read_as_a_replacement_with_a_warning(
         ("utf-16", "utf-16"),
     ],
 )
-def test_body_in_a_named_charset_or_with_a_byte_order_mark_is_read(
-    http: HttpClient, charset: str, encoding: str
-) -> None:
+def test_body_in_a_named_charset_or_with_a_byte_order_mark_is_read(http, charset, encoding):
     sent = json.dumps({"query": "q", "documents": ["é"], "return_documents": True}, ensure_ascii=False).encode(encoding)
     reply = http.send("POST", "/v2/rerank", sent, {"content-type": f'application/json; v=1; charset="{charset}"'})
     assert (reply.status, reply.json["results"][0]["document"]) == (200, {"text": "é"})
@@ -127,16 +121,14 @@ def test_body_in_a_named_charset_or_with_a_byte_order_mark_is_read(
         (b"{}", "application/json; charset=koi8-r", 415, "the charset is 'koi8-r'; send one of utf-8, "),
     ],
 )
-def test_body_in_another_charset_is_told_by_name(
-    http: HttpClient, sent: bytes, content_type: str, status: int, message: str
-) -> None:
+def test_body_in_another_charset_is_told_by_name(http, sent, content_type, status, message):
     reply = http.send("POST", "/v2/rerank", sent, {"content-type": content_type})
     assert (reply.status, reply.json["message"][: len(message)]) == (status, message)
 
 
 @pytest.mark.parametrize("field", ["documents", "texts", "candidates"])
 @pytest.mark.parametrize("element", [1, "", {}, [], None])
-def test_candidates_are_counted_before_they_are_looked_at(http: HttpClient, field: str, element: object) -> None:
+def test_candidates_are_counted_before_they_are_looked_at(http, field, element):
     reply = http.post("/rerank", {"query": "q", field: [element] * 1001})
     assert reply.status == 400
     message = reply.json.get("error") or reply.json["message"]
@@ -155,7 +147,7 @@ def test_candidates_are_counted_before_they_are_looked_at(http: HttpClient, fiel
         ("/search", {f"x{number}": 1 for number in range(30_000)}, "x0: SearchRequest has no such field"),
     ],
 )
-def test_first_problem_is_the_only_one(http: HttpClient, path: str, fields: dict[str, Any], message: str) -> None:
+def test_first_problem_is_the_only_one(http, path, fields, message):
     reply = http.post(path, {"query": "q"} | ({"documents": ["a"]} if path == "/v2/rerank" else {}) | fields)
     assert reply.status == 400
     assert (reply.json.get("error") or reply.json["message"]).startswith(message)

@@ -21,24 +21,24 @@ def call(*headers: tuple[bytes, bytes], max_bytes: int = 100) -> HttpCall:
     return HttpCall(scope, receive, max_bytes)
 
 
-async def test_the_first_of_equal_headers_counts() -> None:
+async def test_the_first_of_equal_headers_counts():
     timeouts = [(b"x-request-timeout-ms", number) for number in (b"2000", b"90000")]
     read = call(JSON, *timeouts)
     before = asyncio.get_running_loop().time()
-    await read.read(nullcontext())  # type: ignore[arg-type]
+    await read.read(nullcontext())
     assert read.deadline_s - before == pytest.approx(2, abs=1)
     with pytest.raises(RefusedByHttp, match="the content type is 'text/plain'"):
-        await call((b"content-type", b"text/plain"), JSON).read(nullcontext())  # type: ignore[arg-type]
+        await call((b"content-type", b"text/plain"), JSON).read(nullcontext())
 
 
-async def test_body_that_is_announced_too_large_is_refused_before_it_comes() -> None:
+async def test_body_that_is_announced_too_large_is_refused_before_it_comes():
     with pytest.raises(RefusedByHttp) as refused:
-        await call(JSON, (b"content-length", b"101")).read(nullcontext())  # type: ignore[arg-type]
+        await call(JSON, (b"content-length", b"101")).read(nullcontext())
     assert refused.value.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-    assert await call(JSON, (b"content-length", b"100")).read(nullcontext()) == b"{}"  # type: ignore[arg-type]
+    assert await call(JSON, (b"content-length", b"100")).read(nullcontext()) == b"{}"
 
 
-async def test_two_keys_are_no_key() -> None:
+async def test_two_keys_are_no_key():
     one, other = (b"authorization", b"Bearer a"), (b"authorization", b"Bearer b")
     assert call(one).authorization == "Bearer a"
     assert call(one, other).authorization is None

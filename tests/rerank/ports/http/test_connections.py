@@ -40,7 +40,7 @@ def accept(listener: BoundedListener, stack: ExitStack, busy: bool = True) -> so
     return accepted
 
 
-def test_connection_that_waits_for_longest_ends_for_a_new_one(listener: BoundedListener, stack: ExitStack) -> None:
+def test_connection_that_waits_for_longest_ends_for_a_new_one(listener, stack):
     clients, accepted = [], []
     for _ in range(2):
         clients.append(connect(listener, stack))
@@ -56,9 +56,7 @@ def test_connection_that_waits_for_longest_ends_for_a_new_one(listener: BoundedL
     assert clients[0].recv(10) == b"still open"
 
 
-def test_new_connection_is_refused_while_no_open_one_waits_for_a_request(
-    listener: BoundedListener, stack: ExitStack
-) -> None:
+def test_new_connection_is_refused_while_no_open_one_waits_for_a_request(listener, stack):
     for _ in range(2):
         connect(listener, stack)
         accept(listener, stack)
@@ -68,9 +66,7 @@ def test_new_connection_is_refused_while_no_open_one_waits_for_a_request(
     assert refused.recv(10) == b""
 
 
-def test_connection_for_which_no_file_is_left_ends_and_later_ones_are_taken(
-    listener: BoundedListener, stack: ExitStack
-) -> None:
+def test_connection_for_which_no_file_is_left_ends_and_later_ones_are_taken(listener, stack):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     refused, waiting = connect(listener, stack), connect(listener, stack)
     resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))

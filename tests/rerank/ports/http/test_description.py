@@ -11,11 +11,10 @@ from rerank import __version__
 from rerank.ports.http.app import header_value
 from rerank.rankers.failed import FailedRanker
 from tests.fakes import NumberRanker
-from tests.http_client import HttpClient
 from tests.serving import http_service
 
 
-def test_health_is_503_if_the_default_model_is_not_served() -> None:
+def test_health_is_503_if_the_default_model_is_not_served():
     broken = FailedRanker("broken", NumberRanker().info, "failed its self-test")
     with http_service({"broken": broken, "number": NumberRanker()}) as served:
         reply = served.http.get("/health")
@@ -25,7 +24,7 @@ def test_health_is_503_if_the_default_model_is_not_served() -> None:
     assert (by_default.status, by_name.status) == (400, 200)
 
 
-def test_info_has_the_limits_by_the_names_of_tei(http: HttpClient) -> None:
+def test_info_has_the_limits_by_the_names_of_tei(http):
     info = http.get("/info").json
     assert info["max_client_batch_size"] == 1000
     assert info["payload_limit"] == 16 * 1024 * 1024
@@ -33,7 +32,7 @@ def test_info_has_the_limits_by_the_names_of_tei(http: HttpClient) -> None:
     assert info["version"] == __version__
 
 
-def test_openapi_names_every_path_and_every_reference_resolves(http: HttpClient) -> None:
+def test_openapi_names_every_path_and_every_reference_resolves(http):
     document = http.get("/openapi.json").json
     assert set(document["paths"]) == {
         "/v1/rerank", "/v2/rerank", "/rerank", "/v1/ranking", "/v1/score", "/score",
@@ -56,7 +55,7 @@ def nodes(document: Any) -> Iterator[dict[str, Any]]:
         yield from nodes(value)
 
 
-def test_an_object_beside_other_types_in_openapi_has_named_fields(http: HttpClient) -> None:
+def test_an_object_beside_other_types_in_openapi_has_named_fields(http):
     """openapi-generator names alternatives by their types: `Map<String, Object>` is no name, and Java stops there."""
     unions = [node["anyOf"] for node in nodes(http.get("/openapi.json").json) if "anyOf" in node]
     choices = [[kind for kind in union if kind.get("type") != "null"] for union in unions]
@@ -65,7 +64,7 @@ def test_an_object_beside_other_types_in_openapi_has_named_fields(http: HttpClie
     assert all("text" in kind["properties"] for kind in objects)
 
 
-def test_every_operation_of_openapi_has_a_name_of_its_own(http: HttpClient) -> None:
+def test_every_operation_of_openapi_has_a_name_of_its_own(http):
     """Generated clients name their functions so; one that changes breaks their programs."""
     paths = http.get("/openapi.json").json["paths"]
     names = {operation["operationId"]: path for path, methods in paths.items() for operation in methods.values()}
@@ -74,7 +73,7 @@ def test_every_operation_of_openapi_has_a_name_of_its_own(http: HttpClient) -> N
     assert names["get_well_known_ready"] == "/.well-known/ready"
 
 
-def test_no_enum_of_openapi_repeats_a_value_in_another_case(http: HttpClient) -> None:
+def test_no_enum_of_openapi_repeats_a_value_in_another_case(http):
     """Generators of clients, such as openapi-python-client, make a name of each value and stop at equal ones."""
 
     enums = [node["enum"] for node in nodes(http.get("/openapi.json").json) if "enum" in node]
@@ -90,7 +89,7 @@ VALUE = re.compile(r"([!-~]([ -~]*[!-~])?)?")
 @pytest.mark.parametrize(
     "text", ["", " ", " a ", "a\tb\n", "\x7f", "\x00", "é\ud83d", "x" * 1999 + " y", "\u2028", '"\\', "a " * 9999]
 )
-def test_every_text_becomes_a_value_that_servers_take(text: str) -> None:
+def test_every_text_becomes_a_value_that_servers_take(text):
     value = header_value(text)
     assert VALUE.fullmatch(value), value
     assert len(value) <= 2000

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.http_client import JSON_TYPE, HttpClient, texts
+from tests.http_client import JSON_TYPE, texts
 from tests.serving import HTTP, TIMEOUT_S, held_service, http_service
 
 BODY = {"query": "q", "texts": texts(1, 2)}
@@ -22,7 +22,7 @@ def raw_request(body: bytes, *headers: str) -> bytes:
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_body_over_the_limit_is_refused(chunked: bool) -> None:
+def test_body_over_the_limit_is_refused(chunked):
     with http_service(limits={"max_message_bytes": 1000}) as served:
         document = json.dumps(BODY | {"query": "q" * 1000}).encode()
         body: Any = iter([document[:600], document[600:]]) if chunked else document
@@ -33,7 +33,7 @@ def test_body_over_the_limit_is_refused(chunked: bool) -> None:
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "1.5", "soon", "", "inf", "١", "0" * 5000])
-def test_invalid_deadline_is_refused_by_name(http: HttpClient, value: str) -> None:
+def test_invalid_deadline_is_refused_by_name(http, value):
     reply = http.post("/rerank", BODY, x_request_timeout_ms=value.encode().decode("latin-1"))
     assert reply.status == 400
     assert reply.json["error"].startswith("X-Request-Timeout-Ms: ")
@@ -41,11 +41,11 @@ def test_invalid_deadline_is_refused_by_name(http: HttpClient, value: str) -> No
 
 
 @pytest.mark.parametrize("value", ["2147483649", "9" * 23, "9" * 5000])
-def test_deadline_that_is_far_away_is_none(http: HttpClient, value: str) -> None:
+def test_deadline_that_is_far_away_is_none(http, value):
     assert http.post("/rerank", BODY, x_request_timeout_ms=value).status == 200
 
 
-def test_client_that_hangs_up_cancels_its_request(caplog: pytest.LogCaptureFixture) -> None:
+def test_client_that_hangs_up_cancels_its_request(caplog):
     caplog.set_level(logging.INFO, "rerank.calls")
     with held_service(http=HTTP) as held:
         with socket.create_connection(held.http.host_and_port) as connection:
@@ -65,7 +65,7 @@ def test_client_that_hangs_up_cancels_its_request(caplog: pytest.LogCaptureFixtu
     ],
     ids=["body", "nothing", "headers"],
 )
-def test_request_that_never_arrives_is_refused_or_its_connection_ended_in_time(sent: bytes, answer: bytes) -> None:
+def test_request_that_never_arrives_is_refused_or_its_connection_ended_in_time(sent, answer):
     with (
         http_service(limits={"max_transfer_s": 0.3}) as served,
         socket.create_connection(served.http.host_and_port, TIMEOUT_S) as connection,
@@ -77,7 +77,7 @@ def test_request_that_never_arrives_is_refused_or_its_connection_ended_in_time(s
         served.wait_until_idle()
 
 
-def test_bodies_that_never_arrive_hold_up_no_small_request(http: HttpClient) -> None:
+def test_bodies_that_never_arrive_hold_up_no_small_request(http):
     with ExitStack() as stack:
         for _ in range(400):
             half = stack.enter_context(socket.create_connection(http.host_and_port, TIMEOUT_S))
@@ -88,7 +88,7 @@ def test_bodies_that_never_arrive_hold_up_no_small_request(http: HttpClient) -> 
         assert time.perf_counter() - start_s < 2  # 16 at a time for .15 s each would take 3.75 s
 
 
-def test_request_behind_another_one_is_not_aborted_while_it_is_computed() -> None:
+def test_request_behind_another_one_is_not_aborted_while_it_is_computed():
     """Both requests are sent at once; the service takes longer for the second than a request may take to arrive."""
     with (
         held_service(free_batches=1, http=HTTP, limits={"max_transfer_s": 0.3}) as held,
@@ -104,7 +104,7 @@ def test_request_behind_another_one_is_not_aborted_while_it_is_computed() -> Non
 
 
 @pytest.mark.parametrize("chunk", [b"1\r\n \r\n", b"f\r\n" + b" " * 15 + b"\r\n"])
-def test_body_in_tiny_chunks_is_refused(chunk: bytes) -> None:
+def test_body_in_tiny_chunks_is_refused(chunk):
     with http_service() as served:
         answer = served.http.exchange(raw_request(chunk * 5000, "transfer-encoding: chunked"))
         assert answer.startswith(b"HTTP/1.1 400 ")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.http_client import JSON_TYPE, HttpClient
+from tests.http_client import JSON_TYPE
 from tests.serving import TIMEOUT_S
 
 SEEDS = 3
@@ -122,7 +122,7 @@ KINDS: list[Callable[[random.Random], Case]] = [
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_malformed_request_is_refused_in_the_form_of_the_api(http: HttpClient, seed: int) -> None:
+def test_malformed_request_is_refused_in_the_form_of_the_api(http, seed):
     rng = random.Random(seed)
     connection = HTTPConnection(*http.host_and_port, timeout=TIMEOUT_S)
     for _ in range(REQUESTS_PER_SEED):
@@ -163,9 +163,7 @@ _HUGE = "1" + "0" * 400
         ("/v2/rerank", "top_n", '"documents": ["a"], "top_n": NUMBER'),
     ],
 )
-def test_number_of_hundreds_of_digits_is_refused_by_name(
-    http: HttpClient, number: str, path: str, field: str, fields: str
-) -> None:
+def test_number_of_hundreds_of_digits_is_refused_by_name(http, number, path, field, fields):
     reply = http.send("POST", path, f'{{"query": "q", {fields.replace("NUMBER", number)}}}'.encode(), JSON_TYPE)
     assert reply.status == 400
     assert field in reply.json["message"]
@@ -183,7 +181,7 @@ def test_number_of_hundreds_of_digits_is_refused_by_name(
         b"POST /rerank HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n12345",
     ],
 )
-def test_bytes_that_are_not_http_get_4xx_and_an_end(http: HttpClient, sent: bytes) -> None:
+def test_bytes_that_are_not_http_get_4xx_and_an_end(http, sent):
     received = http.exchange(sent)
     assert not received or received.startswith(b"HTTP/1.1 4")
     assert http.get("/health").status == 200
@@ -200,14 +198,14 @@ def test_bytes_that_are_not_http_get_4xx_and_an_end(http: HttpClient, sent: byte
         ),
     ],
 )
-def test_request_that_a_proxy_may_read_in_another_way_is_told_why(http: HttpClient, sent: str, problem: str) -> None:
+def test_request_that_a_proxy_may_read_in_another_way_is_told_why(http, sent, problem):
     received = http.exchange(f"{sent}\r\n\r\n2\r\n{{}}\r\n0\r\n\r\n".encode())
     head, _, body = received.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ")
     assert json.loads(body)["message"].endswith(problem)
 
 
-def test_damaged_body_of_another_type_gets_one_answer(http: HttpClient, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_body_of_another_type_gets_one_answer(http, caplog):
     """The application, which refuses the type, wrote a second one, and a traceback in the log."""
     head = b"POST /v2/rerank HTTP/1.1\r\nhost: localhost\r\ncontent-type: text\r\ntransfer-encoding: chunked"
     for _ in range(5):

@@ -6,7 +6,6 @@ import ssl
 from collections.abc import Iterator
 from contextlib import closing
 from http.client import HTTPSConnection
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +18,7 @@ from tests.serving import HTTP, TIMEOUT_S, http_service
 BODY = {"query": "q", "texts": ["a"]}
 
 
-def test_address_of_the_command_line_keeps_the_other_settings_of_the_file(tmp_path: Path) -> None:
+def test_address_of_the_command_line_keeps_the_other_settings_of_the_file(tmp_path):
     path = tmp_path / "service.yaml"
     path.write_text("http: {listen: '127.0.0.1:1', model_aliases: {vendor: pe-rank}}")
     config = load_config(path, http={"listen": "127.0.0.1:2"})
@@ -29,13 +28,13 @@ def test_address_of_the_command_line_keeps_the_other_settings_of_the_file(tmp_pa
 
 
 @pytest.mark.parametrize("host", ["localhost:8080", "[::1]:1", "10.4.0.17:8080", "LOCALHOST"])
-def test_without_keys_addresses_and_localhost_are_answered(http: HttpClient, host: str) -> None:
+def test_without_keys_addresses_and_localhost_are_answered(http, host):
     """A browser sends an address only to a page that was read from this address."""
     assert http.send("GET", "/health", headers={"host": host}).status == 200
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example@localhost", ""])
-def test_without_keys_other_host_names_are_refused(http: HttpClient, host: str) -> None:
+def test_without_keys_other_host_names_are_refused(http, host):
     """A page of evil.example, whose name was made to point at 127.0.0.1, would be of the same origin."""
     reply = http.send("GET", "/health", headers={"host": host})
     assert reply.status == 400
@@ -45,7 +44,7 @@ def test_without_keys_other_host_names_are_refused(http: HttpClient, host: str) 
     assert reply.json["message"].startswith(f"{told} {names}; use one of these")
 
 
-def test_host_names_of_the_settings_are_answered_without_keys() -> None:
+def test_host_names_of_the_settings_are_answered_without_keys():
     """As a container calls its host."""
     with http_service(http=HTTP | {"allowed_hosts": ["host.docker.internal"]}) as served:
         for host, status in (("Host.Docker.Internal:8081", 200), ("localhost", 200), ("evil.example", 400)):
@@ -55,7 +54,7 @@ def test_host_names_of_the_settings_are_answered_without_keys() -> None:
     assert "(host.docker.internal, localhost)" in reply.json["message"]
 
 
-def test_insecure_service_and_one_of_client_certificates_answer_to_every_host_name(tmp_path: Path) -> None:
+def test_insecure_service_and_one_of_client_certificates_answer_to_every_host_name(tmp_path):
     """A page of another host, which has no certificate of this authority, cannot reach the latter."""
     with http_service(insecure=True) as served:
         assert served.http.send("GET", "/health", headers={"host": "search.example"}).status == 200
@@ -66,7 +65,7 @@ def test_insecure_service_and_one_of_client_certificates_answer_to_every_host_na
             ask(served.http, authority, None, "search.example")
 
 
-def test_host_is_answered_at_all_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_is_answered_at_all_its_addresses(monkeypatch):
     """`localhost` was one family's address, and a served.http that took the other's got no answer."""
     resolved = socket.getaddrinfo
     two = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"127.0.0.{number}", 0)) for number in (1, 1, 2)]
@@ -77,7 +76,7 @@ def test_host_is_answered_at_all_its_addresses(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("path", ["/rerank/", "//rerank", "//rerank//", "http://localhost/rerank"])
-def test_path_with_further_slashes_is_answered_and_not_redirected(http: HttpClient, path: str) -> None:
+def test_path_with_further_slashes_is_answered_and_not_redirected(http, path):
     reply = http.post(path, BODY)
     assert (reply.status, reply.json[0]["index"]) == (200, 0)
     assert http.get("/v1//models/").json["object"] == "list"
@@ -93,7 +92,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[HttpClie
 
 
 @pytest.mark.parametrize("path", ["/inspector/static", "/nowhere/", "//evil.example/", "/v1/rerank/"])
-def test_nothing_is_redirected_without_a_key_either(guarded: tuple[HttpClient, str], path: str) -> None:
+def test_nothing_is_redirected_without_a_key_either(guarded, path):
     for method in ("GET", "POST"):
         reply = guarded[0].send(method, path, b"{}", JSON_TYPE | {"host": "evil.example"})
         assert (reply.status // 100, "location" in reply.headers) == (4, False)
@@ -103,7 +102,7 @@ def test_nothing_is_redirected_without_a_key_either(guarded: tuple[HttpClient, s
     "header",
     [*(f"authorization: {scheme}" for scheme in ("Bearer ", "bearer ", "BEARER ", "")), "api-key: ", "x-api-key: "],
 )
-def test_key_is_taken_in_the_headers_of_all_clients(guarded: tuple[HttpClient, str], header: str) -> None:
+def test_key_is_taken_in_the_headers_of_all_clients(guarded, header):
     """Pinecone sends Api-Key, LiteLLM writes bearer, Cohere's older client BEARER, and LlamaIndex's for TEI the key."""
     client, key = guarded
     name, _, before = header.partition(": ")
@@ -113,7 +112,7 @@ def test_key_is_taken_in_the_headers_of_all_clients(guarded: tuple[HttpClient, s
     assert reply.headers["www-authenticate"] == "Bearer"
 
 
-def test_without_a_key_only_the_health_is_told(guarded: tuple[HttpClient, str]) -> None:
+def test_without_a_key_only_the_health_is_told(guarded):
     client, _ = guarded
     told = [client.get(path).status for path in ("/v1/models", "/info", "/openapi.json", "/health")]
     assert told == [401, 401, 401, 200]
@@ -121,7 +120,7 @@ def test_without_a_key_only_the_health_is_told(guarded: tuple[HttpClient, str]) 
     assert (refused.status, refused.json["error_type"]) == (401, "Validation")
 
 
-def test_tls_uses_the_files_of_grpc_as_they_are_when_a_client_connects(tmp_path: Path) -> None:
+def test_tls_uses_the_files_of_grpc_as_they_are_when_a_client_connects(tmp_path):
     old, new = Authority(tmp_path / "old"), Authority(tmp_path / "new")
     files = old.issue("server")
     with http_service(tls=files.tls) as served:

@@ -135,7 +135,7 @@ def live(chromium: Any, live_base: str) -> Iterator[Watched]:
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-def test_hostile_index_and_query_are_shown_as_written(live: Watched, text: str) -> None:
+def test_hostile_index_and_query_are_shown_as_written(live, text):
     page = live.tab.open(query=f"water {text}", a__stage="bm25", compare=1, b__model=text, all=1)
     live.tab.wait_for_title("water")
     assert sorted(live.tab.names("after")) == sorted(IDS.values())
@@ -149,7 +149,7 @@ def test_hostile_index_and_query_are_shown_as_written(live: Watched, text: str) 
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-def test_hostile_pasted_passages_and_links_are_shown_as_written(live: Watched, text: str) -> None:
+def test_hostile_pasted_passages_and_links_are_shown_as_written(live, text):
     lines = [{"doc_id": doc_id, "text": f"{text} {number}"} for number, doc_id in enumerate(IDS.values())]
     pasted = "\n".join(map(json.dumps, lines))
     hostile = {"instruction": text, "view": text, "all": "1", "a__strategy": "", "a__stage": text}

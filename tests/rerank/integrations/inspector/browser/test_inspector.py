@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from ir_measures import ScoredDoc, nDCG
 from rerank.config import HttpConfig
 from rerank.readers.qrels import Qrel
 from tests.fakes import NumberRanker
-from tests.rerank.integrations.inspector.browser.tabs import Tab, new_tab
+from tests.rerank.integrations.inspector.browser.tabs import new_tab
 from tests.serving import http_service
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def passages(numbers: Sequence[float]) -> str:
     return "\n".join(f"relevance {number}" for number in numbers)
 
 
-def test_search_from_the_form_shows_both_orders(tab: Tab) -> None:
+def test_search_from_the_form_shows_both_orders(tab):
     page = tab.open()
     page.get_by_label("Query").fill("moon and tides")
     page.get_by_label("First stage").select_option("dense")
@@ -51,7 +51,7 @@ def test_search_from_the_form_shows_both_orders(tab: Tab) -> None:
     assert page.title() == "moon and tides · rerank inspector"
 
 
-def test_empty_page_offers_judged_queries_and_without_any_an_example_of_its_own(tab: Tab, chromium: Any) -> None:
+def test_empty_page_offers_judged_queries_and_without_any_an_example_of_its_own(tab, chromium):
     page = tab.open()
     page.locator(".examples").wait_for()
     assert page.locator(".examples button").all_inner_texts() == ["tides of the moon", "who bites whom"]
@@ -69,7 +69,7 @@ def test_empty_page_offers_judged_queries_and_without_any_an_example_of_its_own(
             assert len(other.names("after")) == 6
 
 
-def test_models_are_named_once_and_an_instruction_is_asked_for_only_if_one_reads_it(tab: Tab, chromium: Any) -> None:
+def test_models_are_named_once_and_an_instruction_is_asked_for_only_if_one_reads_it(tab, chromium):
     page = tab.open()
     page.locator(".examples").wait_for()
     assert page.locator("[name='a.model'] option").all_inner_texts() == ["number (default)", "identity"]
@@ -87,7 +87,7 @@ def test_models_are_named_once_and_an_instruction_is_asked_for_only_if_one_reads
             assert page.locator("[name=instruction]").is_visible()
 
 
-def test_results_show_their_relevance(tab: Tab) -> None:
+def test_results_show_their_relevance(tab):
     page = tab.open()
     program = """async () => {
         const { outcomeOf } = await import("/inspector/static/outcome.js");
@@ -108,7 +108,7 @@ def test_results_show_their_relevance(tab: Tab) -> None:
     assert "%" not in page.locator(".order.before").inner_text()
 
 
-def test_link_holds_the_whole_state(tab: Tab) -> None:
+def test_link_holds_the_whole_state(tab):
     page = tab.open()
     page.get_by_text("Rank my own passages").click()
     page.get_by_label("Query").fill("näher & “nearer”?")
@@ -132,7 +132,7 @@ def test_link_holds_the_whole_state(tab: Tab) -> None:
     assert page.get_by_role("radio", name="A ↔ B").is_checked()
 
 
-def test_link_that_a_person_writes_asks_its_query(tab: Tab) -> None:
+def test_link_that_a_person_writes_asks_its_query(tab):
     page = tab.page
     page.goto(f"{tab.base}/?query=moon&model=identity&stage=dense")
     tab.wait_for_title("moon")
@@ -148,7 +148,7 @@ def test_link_that_a_person_writes_asks_its_query(tab: Tab) -> None:
     assert tab.names("before") == first
 
 
-def test_two_systems_are_compared(tab: Tab) -> None:
+def test_two_systems_are_compared(tab):
     state = {"query": "moon", "a.stage": "dense", "compare": 1, "b.stage": "bm25", "b.model": "identity", "view": "ab"}
     page = tab.open(**{name.replace(".", "__"): value for name, value in state.items()})
     ranked = searched(tab.base, query="moon", first_stage="FIRST_STAGE_DENSE")
@@ -171,7 +171,7 @@ def test_two_systems_are_compared(tab: Tab) -> None:
         ({"source": "pasted"}, "There is no passage to rank. Paste one passage per line."),
     ],
 )
-def test_refusal_is_shown_and_the_next_search_works(tab: Tab, state: Mapping[str, object], message: str) -> None:
+def test_refusal_is_shown_and_the_next_search_works(tab, state, message):
     page = tab.open(**{"query": "moon", **state})
     assert message in page.get_by_role("alert").inner_text()
     assert page.locator(".ranking").count() == 0
@@ -181,7 +181,7 @@ def test_refusal_is_shown_and_the_next_search_works(tab: Tab, state: Mapping[str
     assert page.locator(".ranking").count() == 1
 
 
-def test_judged_passages_have_grades_and_both_orders_ndcg(tab: Tab) -> None:
+def test_judged_passages_have_grades_and_both_orders_ndcg(tab):
     page = tab.open(query="Tides of the  moon", a__stage="dense")
     qrels = [Qrel("q", "moon", 1), Qrel("q", "tides", 2), Qrel("q", "desert", 0)]
     values = []
@@ -194,7 +194,7 @@ def test_judged_passages_have_grades_and_both_orders_ndcg(tab: Tab) -> None:
     assert page.locator(".order.before .g2 .name").all_text_contents() == ["tides"]
 
 
-def test_windows_are_shown_round_by_round(tab: Tab) -> None:
+def test_windows_are_shown_round_by_round(tab):
     pasted = passages([3, 1, 4, 1.5, 9, 2])
     state = {"a__strategy": "sliding", "a__window": 4, "a__stride": 2}
     page = tab.open(source="pasted", query="q", passages=pasted, **state)
@@ -209,7 +209,7 @@ def test_windows_are_shown_round_by_round(tab: Tab) -> None:
     assert [float(cell[3]) for cell in cells] == [9, 4, 2, 1.5]
 
 
-def test_feedback_shows_what_the_second_retrieval_found(tab: Tab) -> None:
+def test_feedback_shows_what_the_second_retrieval_found(tab):
     page = tab.open(query="moon", depth=4, a__stage="dense", a__feedback="weighted-ranknet")
     summary = page.locator(".summary").inner_text()
     assert "Feedback moved the query vector" in summary
@@ -220,7 +220,7 @@ def test_feedback_shows_what_the_second_retrieval_found(tab: Tab) -> None:
     assert tab.names("before")[4:] == new
 
 
-def test_passage_opens_and_closes_with_the_keyboard(tab: Tab) -> None:
+def test_passage_opens_and_closes_with_the_keyboard(tab):
     page = tab.open(query="moon", a__stage="dense")
     button = page.locator(".order.after button").first
     button.focus()
@@ -236,7 +236,7 @@ def test_passage_opens_and_closes_with_the_keyboard(tab: Tab) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 768, 1280])
-def test_page_is_accessible_and_fits_its_width(chromium: Any, base: str, scheme: str, width: int) -> None:
+def test_page_is_accessible_and_fits_its_width(chromium, base, scheme, width):
     for tab in new_tab(chromium, base, viewport={"width": width, "height": 844}, color_scheme=scheme, bypass_csp=True):
         page = tab.open(query="tides of the moon", a__stage="dense", compare=1, view="ab", b__feedback="rocchio")
         assert page.locator(".lines path").count() == 12
@@ -246,7 +246,7 @@ def test_page_is_accessible_and_fits_its_width(chromium: Any, base: str, scheme:
         assert tab.accessibility_problems() == []
 
 
-def test_part_that_decided_is_marked_in_the_passage(tab: Tab) -> None:
+def test_part_that_decided_is_marked_in_the_passage(tab):
     """Places count code points of the text: the title in front of it is not part of that."""
     page = tab.open()
     program = """async (parts) => {

@@ -23,7 +23,7 @@ def guarded(index: Any, tmp_path: Path) -> Iterator[tuple[str, str]]:
         yield f"http://{served.http.address}", key
 
 
-def test_key_is_asked_for_and_is_never_part_of_the_link(chromium: Any, guarded: tuple[str, str]) -> None:
+def test_key_is_asked_for_and_is_never_part_of_the_link(chromium, guarded):
     base, key = guarded
     for tab in new_tab(chromium, base):
         page = tab.open()

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.http_client import HttpClient, texts
+from tests.http_client import texts
 
 DOCUMENTS_PATHS = ["/v1/rerank", "/v2/rerank", "/rerank"]
 #: Path, the name of the passages in its requests, and the names of the texts in its errors.
@@ -35,9 +35,7 @@ def scores(reply: Any) -> list[float]:
 
 
 @of_each_form
-def test_passages_come_best_first_up_to_top_n_and_null_is_an_absent_option(
-    http: HttpClient, path: str, passages: str, texts_of_error: set[str]
-) -> None:
+def test_passages_come_best_first_up_to_top_n_and_null_is_an_absent_option(http, path, passages, texts_of_error):
     for top_n, expected in (
         (None, [1, 2, 0]),
         (0, [1, 2, 0]),
@@ -54,9 +52,7 @@ def test_passages_come_best_first_up_to_top_n_and_null_is_an_absent_option(
 
 
 @of_each_form
-def test_passages_are_unordered_by_default_so_that_equal_ones_have_equal_scores(
-    http: HttpClient, path: str, passages: str, texts_of_error: set[str]
-) -> None:
+def test_passages_are_unordered_by_default_so_that_equal_ones_have_equal_scores(http, path, passages, texts_of_error):
     for sent in (texts(1, 3, 3, 2), texts(3, 1, 2, 3)):
         ordered, *unordered = (
             http.post(path, {"query": "q", passages: sent} | given).json
@@ -70,9 +66,7 @@ def test_passages_are_unordered_by_default_so_that_equal_ones_have_equal_scores(
 
 
 @of_each_form
-def test_refusal_is_in_the_fields_of_the_api_and_names_its_field(
-    http: HttpClient, path: str, passages: str, texts_of_error: set[str]
-) -> None:
+def test_refusal_is_in_the_fields_of_the_api_and_names_its_field(http, path, passages, texts_of_error):
     refused = [
         ({passages: ["fine", "x" * 200_001]}, 400, f"{passages}[1]: 200001 characters exceed the limit"),
         (
@@ -90,7 +84,7 @@ def test_refusal_is_in_the_fields_of_the_api_and_names_its_field(
         assert all(message in reply.json[name] for name in texts_of_error), reply.json
 
 
-def test_candidates_of_the_json_form_are_ordered_by_default_and_ranked_with_their_title(http: HttpClient) -> None:
+def test_candidates_of_the_json_form_are_ordered_by_default_and_ranked_with_their_title(http):
     candidates = [{"doc_id": str(place), "text": text} for place, text in enumerate(texts(1, 3, 3))]
     unordered = http.post("/rerank", {"query": "q", "candidates": candidates, "ordered": False}).json
     assert [row["score"] for row in unordered["results"]] == [3.0, 3.0, 1.0]
@@ -108,7 +102,7 @@ def test_candidates_of_the_json_form_are_ordered_by_default_and_ranked_with_thei
 
 
 @pytest.mark.parametrize("path", DOCUMENTS_PATHS)
-def test_reply_names_model_and_tokens_for_clients_of_cohere_and_jina(http: HttpClient, path: str) -> None:
+def test_reply_names_model_and_tokens_for_clients_of_cohere_and_jina(http, path):
     reply = http.post(path, documents_request(1, 3, 2, return_documents=True)).json
     assert reply["results"][0]["document"] == {"text": "relevance 3"}
     assert reply["id"]
@@ -117,7 +111,7 @@ def test_reply_names_model_and_tokens_for_clients_of_cohere_and_jina(http: HttpC
     assert reply["meta"]["api_version"]["version"] == ("2" if path == "/v2/rerank" else "1")
 
 
-def test_objects_are_ranked_by_their_text_or_the_chosen_fields_and_returned_whole(http: HttpClient) -> None:
+def test_objects_are_ranked_by_their_text_or_the_chosen_fields_and_returned_whole(http):
     documents = [{"title": "5", "text": "1", "url": "a"}, {"title": "4", "text": "2", "url": "b"}]
     request = {"query": "q", "documents": documents, "model": "vendor-model", "return_documents": True}
     for fields, expected in ((["text"], [1, 0]), (["title", "text"], [0, 1])):
@@ -128,7 +122,7 @@ def test_objects_are_ranked_by_their_text_or_the_chosen_fields_and_returned_whol
 
 
 @pytest.mark.parametrize("path", DOCUMENTS_PATHS)
-def test_title_of_a_document_is_ranked_before_its_text(http: HttpClient, path: str) -> None:
+def test_title_of_a_document_is_ranked_before_its_text(http, path):
     documents = [{"title": "5", "text": "1", "url": 7}, {"title": None, "text": "4 2"}, {"title": "6", "text": "6 0"}]
     assert indexes(http.post(path, {"query": "q", "documents": documents}).json) == [2, 0, 1]
     cut = {"query": "q", "documents": documents, "max_tokens_per_doc": 1}
@@ -137,7 +131,7 @@ def test_title_of_a_document_is_ranked_before_its_text(http: HttpClient, path: s
     assert (wrong.status, "documents[0].title" in wrong.json["message"]) == (400, True)
 
 
-def test_tei_reply_is_a_bare_array_with_text_and_raw_scores_on_request(http: HttpClient) -> None:
+def test_tei_reply_is_a_bare_array_with_text_and_raw_scores_on_request(http):
     request = {"query": "q", "texts": texts(1, 2)}
     assert [set(rank) for rank in http.post("/rerank", request).json] == [{"index", "score"}] * 2
     given = http.post("/rerank", request | {"return_text": True, "raw_scores": True, "truncate": None}).json
@@ -147,7 +141,7 @@ def test_tei_reply_is_a_bare_array_with_text_and_raw_scores_on_request(http: Htt
     ]
 
 
-def test_tei_truncation_on_the_left_is_refused(http: HttpClient) -> None:
+def test_tei_truncation_on_the_left_is_refused(http):
     body = {"query": "q", "texts": texts(1), "truncation_direction": "Left"}
     reply = http.post("/rerank", body)
     assert (reply.status, reply.json["error_type"]) == (400, "Validation")
@@ -159,14 +153,14 @@ def test_tei_truncation_on_the_left_is_refused(http: HttpClient) -> None:
 @pytest.mark.parametrize(
     ("path", "fields"), [("/search", {}), ("/rerank", {"candidates": [{"doc_id": "a", "text": "t"}]})]
 )
-def test_error_of_a_json_form_is_the_status_of_grpc(http: HttpClient, path: str, fields: dict[str, Any]) -> None:
+def test_error_of_a_json_form_is_the_status_of_grpc(http, path, fields):
     reply = http.post(path, {"query": " ", **fields})
     assert (reply.status, reply.json["code"]) == (400, 3)
     violations = reply.json["details"][1]["field_violations"]
     assert [violation["field"] for violation in violations] == ["query"]
 
 
-def test_body_without_passages_is_answered_in_a_form_that_all_clients_read(http: HttpClient) -> None:
+def test_body_without_passages_is_answered_in_a_form_that_all_clients_read(http):
     reply = http.post("/rerank", {"query": "q"})
     assert reply.status == 400
     assert {"message", "detail", "error", "error_type", "code"} <= reply.json.keys()

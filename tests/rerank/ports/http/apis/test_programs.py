@@ -38,7 +38,7 @@ def field_at(reply: Any, path: str) -> Any:
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program["program"])
-def test_program_gets_the_reply_that_it_reads(service: HttpClient, program: dict[str, Any]) -> None:
+def test_program_gets_the_reply_that_it_reads(service, program):
     expected = program["reply"]
     reply = service.post(program["path"], program["request"], authorization="Bearer unused")
     assert reply.status == 200, reply.body
@@ -54,7 +54,7 @@ def test_program_gets_the_reply_that_it_reads(service: HttpClient, program: dict
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program["program"])
-def test_scores_have_a_decimal_point_and_unread_fields_are_told(service: HttpClient, program: dict[str, Any]) -> None:
+def test_scores_have_a_decimal_point_and_unread_fields_are_told(service, program):
     """Programs with static types take no integer for a score."""
     reply = service.post(program["path"], program["request"])
     numbers = re.findall(rb'"(?:score|relevance_score|logit)":([^,}]+)', reply.body)
@@ -65,6 +65,6 @@ def test_scores_have_a_decimal_point_and_unread_fields_are_told(service: HttpCli
     assert bool(warnings) == bool(program["without_effect"]), warnings
 
 
-def test_weaviate_finds_the_service_ready(service: HttpClient) -> None:
+def test_weaviate_finds_the_service_ready(service):
     assert service.get("/.well-known/ready").status == 200
     assert isinstance(service.get("/meta").json, dict)

@@ -52,21 +52,21 @@ def indexes(reply: Reply) -> list[int]:
         ("metadata", {"a": [{"b": "c"}]}),
     ],
 )
-def test_field_that_cannot_change_the_order_is_accepted_and_told(http: HttpClient, field: str, value: object) -> None:
+def test_field_that_cannot_change_the_order_is_accepted_and_told(http, field, value):
     reply = asked(http, **{field: value})
     assert indexes(reply) == [1, 2, 0]
     assert reply.json["meta"]["warnings"] == [f"without effect here: {field}"]
     assert reply.headers["x-rerank-warnings"] == f"without effect here: {field}"
 
 
-def test_further_field_of_a_candidate_is_told(http: HttpClient) -> None:
+def test_further_field_of_a_candidate_is_told(http):
     candidates = [{"text": "0.25", "titel": "b"}, {"text": "0.5", "цена": 2}]
     reply = http.post("/rerank", {"query": "q", "candidates": candidates, "model": "number"})
     assert reply.status == 200, reply.body
     assert reply.headers["x-rerank-warnings"] == "without effect here: titel, \\u0446\\u0435\\u043d\\u0430"
 
 
-def test_null_is_an_option_that_is_not_given_whatever_its_name(http: HttpClient) -> None:
+def test_null_is_an_option_that_is_not_given_whatever_its_name(http):
     fields = dict.fromkeys(("user", "top_n", "model", "rank_fields", "score_threshold", "logprobs", "ordered"))
     reply = asked(http, **fields)
     assert indexes(reply) == [1, 2, 0]
@@ -85,21 +85,19 @@ def test_null_is_an_option_that_is_not_given_whatever_its_name(http: HttpClient)
         ("/voyage/v1/rerank", "top_n", "did you mean top_k?"),
     ],
 )
-def test_likely_slip_is_refused_with_the_name_that_was_meant(
-    http: HttpClient, path: str, field: str, hint: str
-) -> None:
+def test_likely_slip_is_refused_with_the_name_that_was_meant(http, path, field, hint):
     reply = asked(http, path, **{field: 1})
     assert reply.status == 400
     assert reply.json["message"] == f"{field}: this service does not know the field; {hint}"
 
 
-def test_score_threshold_is_the_least_relevance_where_the_model_gives_one(http: HttpClient) -> None:
+def test_score_threshold_is_the_least_relevance_where_the_model_gives_one(http):
     assert indexes(asked(http, score_threshold=0.5)) == [1, 2]
     assert indexes(asked(http, score_threshold=0.5, top_n=1)) == [1]
     assert indexes(asked(http, score_threshold=0.999)) == []
 
 
-def test_score_threshold_has_no_effect_on_a_model_without_relevance(http: HttpClient) -> None:
+def test_score_threshold_has_no_effect_on_a_model_without_relevance(http):
     reply = asked(http, model="number", score_threshold=0.8)
     assert indexes(reply) == [1, 2, 0]
     assert reply.json["meta"]["warnings"] == ["score_threshold has no effect, as model number gives no relevance"]
@@ -107,16 +105,14 @@ def test_score_threshold_has_no_effect_on_a_model_without_relevance(http: HttpCl
 
 
 @pytest.mark.parametrize("limit", [{"top_n": 1}, {"score_threshold": 0.9}, {"min_relevance": 0.9, "top_n": 1}])
-def test_every_document_is_answered_on_request(http: HttpClient, limit: dict[str, float]) -> None:
+def test_every_document_is_answered_on_request(http, limit):
     """A program that indexes an array of the size of the results by their index needs all of them."""
     assert len(indexes(asked(http, **limit))) < 3
     assert indexes(asked(http, return_all=True, **limit)) == [1, 2, 0]
 
 
 @pytest.mark.parametrize(("sent", "ran"), [("rerank-v3.5", "probability"), ("jina-reranker-v2", "number")])
-def test_alias_is_told_with_the_model_that_ran(
-    http: HttpClient, sent: str, ran: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_alias_is_told_with_the_model_that_ran(http, sent, ran, caplog):
     with caplog.at_level("INFO", logger="rerank.calls"):
         reply = asked(http, model=sent)
     assert f" model={ran} " in caplog.records[-1].getMessage()
@@ -127,7 +123,7 @@ def test_alias_is_told_with_the_model_that_ran(
     assert asked(http).json["model"] == "probability", "no name is the default, not an alias"
 
 
-def test_more_parts_than_there_may_be_are_fewer_with_a_warning(http: HttpClient) -> None:
+def test_more_parts_than_there_may_be_are_fewer_with_a_warning(http):
     reply = asked(http, max_chunks_per_doc=2**40)
     assert indexes(reply) == [1, 2, 0]
     assert reply.json["meta"]["warnings"] == ["max_chunks_per_doc is 333, the most for 3 documents"]
@@ -161,21 +157,19 @@ def test_more_parts_than_there_may_be_are_fewer_with_a_warning(http: HttpClient)
         ("/voyage/v1/rerank", {"query": "q", "documents": "abc"}, "documents: "),
     ],
 )
-def test_wrong_types_and_huge_counts_are_refused_by_name(
-    http: HttpClient, path: str, body: dict[str, Any], message: str
-) -> None:
+def test_wrong_types_and_huge_counts_are_refused_by_name(http, path, body, message):
     reply = http.post(path, body)
     assert (reply.status, reply.json["error"].startswith(message)) == (400, True), reply.json
 
 
-def test_vllm_reads_a_score_for_each_text_in_the_order_of_the_request(http: HttpClient) -> None:
+def test_vllm_reads_a_score_for_each_text_in_the_order_of_the_request(http):
     rows = http.post("/v1/score", {"text_1": "q", "text_2": texts(*NUMBERS)}).json["data"]
     assert [row["index"] for row in rows] == [0, 1, 2]
     assert [row["score"] for row in rows] == pytest.approx(NUMBERS)
 
 
 @pytest.mark.parametrize("path", ["/v1/score", "/score"])
-def test_vllm_takes_a_text_or_a_list_on_either_side(http: HttpClient, path: str) -> None:
+def test_vllm_takes_a_text_or_a_list_on_either_side(http, path):
     several = texts(*NUMBERS)
     bodies = [{"text_1": query, "text_2": several} for query in ("q", ["q"], ["q"] * 3)]
     assert len({http.post(path, body).body for body in bodies}) == 1
@@ -185,21 +179,21 @@ def test_vllm_takes_a_text_or_a_list_on_either_side(http: HttpClient, path: str)
         assert len(one["data"]) == 1
 
 
-def test_logit_of_nim_is_the_log_odds_of_the_score(http: HttpClient) -> None:
+def test_logit_of_nim_is_the_log_odds_of_the_score(http):
     passages = [{"text": text} for text in texts(1.0, 0.75, 0.0)]
     rows = http.post("/v1/ranking", {"query": {"text": "q"}, "passages": passages}).json["rankings"]
     assert [1 / (1 + math.exp(-row["logit"])) for row in rows] == pytest.approx([1.0, 0.75, 0.0])
 
 
 @pytest.mark.parametrize(("asked_for", "is_shown"), [(None, True), (True, True), (False, False)])
-def test_document_is_returned_as_it_was_sent(http: HttpClient, asked_for: bool | None, is_shown: bool) -> None:
+def test_document_is_returned_as_it_was_sent(http, asked_for, is_shown):
     documents = ["0.5", {"text": "1", "url": "a"}]
     body = {"query": "q", "documents": documents, "return_documents": asked_for}
     rows = http.post("/pinecone/rerank", body).json["data"]
     assert [row.get("document") for row in rows] == (documents[::-1] if is_shown else [None, None])
 
 
-def test_truncated_text_is_an_error_for_clients_of_tei_who_say_so() -> None:
+def test_truncated_text_is_an_error_for_clients_of_tei_who_say_so():
     body = {"query": "q", "texts": ["a", "b"]}
     parse = rerank_apis(lambda texts, _: list(texts))["/rerank"]["texts"].parse
     of_text = Ranking((), ScoreKind.RANK, trace_of(truncated_doc_ids=("1",)))

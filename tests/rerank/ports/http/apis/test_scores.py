@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import pytest
@@ -49,7 +48,7 @@ def ranking(
         (ScoreKind.RANK, [4, 3], [1.0, 0.75]),  # the first two of four
     ],
 )
-def test_scores_become_what_the_documentation_says(kind: ScoreKind, scores: list[float], expected: list[float]) -> None:
+def test_scores_become_what_the_documentation_says(kind, scores, expected):
     found = relevance_scores(ranking(kind, *scores), 4)
     assert found == pytest.approx(expected, abs=1e-4)
     assert max(found) <= 1
@@ -58,9 +57,7 @@ def test_scores_become_what_the_documentation_says(kind: ScoreKind, scores: list
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("relevance", [{0: 0.75}, {0: 0.75, 1: 0.0}])
-def test_relevance_is_preferred_and_0_where_it_is_unknown_unless_the_request_asks_for_relative_scores(
-    kind: ScoreKind, relevance: dict[int, float]
-) -> None:
+def test_relevance_is_preferred_and_0_where_it_is_unknown_unless_the_request_asks_for_relative_scores(kind, relevance):
     relative = relevance_scores(ranking(kind, -0.5, -1.0), 2)
     answer = ranking(kind, -0.5, -1.0, relevance=relevance)
     assert relevance_scores(answer, 2) == [0.75, 0.0]
@@ -78,14 +75,14 @@ def test_relevance_is_preferred_and_0_where_it_is_unknown_unless_the_request_ask
         ([0.0, 0.0, 1.0], [1 / 3] * 3),
     ],
 )
-def test_relevance_that_rises_along_the_order_becomes_its_mean(values: list[float], expected: list[float]) -> None:
+def test_relevance_that_rises_along_the_order_becomes_its_mean(values, expected):
     assert falling(values) == pytest.approx(expected)
     answer = ranking(ScoreKind.WINDOW_SCORE, *range(len(values), 0, -1), relevance=dict(enumerate(values)))
     assert relevance_scores(answer, len(values)) == pytest.approx(expected, abs=1e-6)
 
 
 @given(st.lists(st.floats(0, 1), max_size=30))
-def test_client_that_sorts_by_the_score_gets_the_order(values: list[float]) -> None:
+def test_client_that_sorts_by_the_score_gets_the_order(values):
     """Before, sorting DL 2019's lists by relevance_score lost .01 of nDCG@10."""
     answer = ranking(ScoreKind.WINDOW_SCORE, *range(len(values), 0, -1), relevance=dict(enumerate(values)))
     scores = relevance_scores(answer, len(values))
@@ -103,7 +100,7 @@ def test_client_that_sorts_by_the_score_gets_the_order(values: list[float]) -> N
     ids=["fallback", "partial", "first stage"],
 )
 @pytest.mark.parametrize("is_relative", [False, True])
-def test_place_that_no_model_gave_is_not_a_score(work: dict[str, Any], is_relative: bool) -> None:
+def test_place_that_no_model_gave_is_not_a_score(work, is_relative):
     """A threshold on the score must not take them for certain."""
     answer = ranking(ScoreKind.RANK, 3, 2, 1, **work)
     assert relevance_scores(answer, 3, is_relative) == [0, 0, 0]
