@@ -10,7 +10,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -36,7 +36,7 @@ from rerank.reranking.registry import ModelRegistry
 from rerank.reranking.reranker import AsyncReranker
 from rerank.retrieval.index import Index
 from rerank.v1 import rerank_pb2 as pb
-from rerank.v1.rerank_pb2_grpc import RerankServiceServicer, RerankServiceStub, add_RerankServiceServicer_to_server
+from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import NumberRanker, numbered_passages
 from tests.http_client import TIMEOUT_S, HttpClient
 
@@ -266,17 +266,11 @@ def held_service(
             ranker.release.set()
 
 
-@contextmanager
-def serving_servicer(servicer: RerankServiceServicer) -> Iterator[str]:
-    """The address of a plain gRPC server of grpcio with this servicer."""
-    server = grpc.server(ThreadPoolExecutor(2))
-    add_RerankServiceServicer_to_server(servicer, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        server.stop(None).wait()
+class EndOfCall(grpc.RpcError):
+    """The end of a call with this status, without details."""
+
+    def __init__(self, status: grpc.StatusCode) -> None:
+        self.code, self.details, self.trailing_metadata = (lambda: status), (lambda: "words"), tuple
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
 """The blocking and the asyncio client: single calls, many requests in order, and models that are loaded on request."""
 
 import asyncio
+import itertools
 import json
-import threading
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
@@ -22,12 +22,11 @@ from rerank.reranking.load_models import ModelLoader
 from rerank.reranking.registry import load_models
 from rerank.reranking.reranker import AsyncReranker
 from rerank.v1 import rerank_pb2 as pb
-from rerank.v1.rerank_pb2_grpc import RerankServiceServicer
 from tests.causal_lms import write_causal_lm
 from tests.conftest import PASSAGES
 from tests.fakes import NumberRanker
-from tests.rerank.client.either_client import Client
-from tests.serving import TIMEOUT_S, Served, free_port, running_service, serving, serving_servicer, shared_encoder
+from tests.rerank.client.either_client import Client, serving_methods
+from tests.serving import TIMEOUT_S, Served, free_port, running_service, serving, shared_encoder
 from tests.small_tokenizers import byte_level
 
 PAIRS = [(doc_id, text) for doc_id, (_, text) in PASSAGES.items()]
@@ -115,9 +114,6 @@ def test_asyncio_client_is_called_in_a_second_event_loop(service):
     assert asyncio.run(client.rerank(QUERY, PAIRS)).results
 
 
-# --- many requests
-
-
 def ids(answer: pb.RerankResponse | ServiceError) -> list[str]:
     assert isinstance(answer, pb.RerankResponse), answer
     return [result.doc_id for result in answer.results]
@@ -139,36 +135,27 @@ def test_mistake_in_the_call_is_raised(service, request_, options, error):
 
 
 def test_batch_of_a_key_with_few_calls_is_answered_without_failures(tmp_path):
-    file = tmp_path / "keys.yaml"
-    credentials = Credentials(api_key=add_key(file, "shop", CallerLimits(max_calls=2)))
+    keys = tmp_path / "keys.yaml"
+    credentials = Credentials(api_key=add_key(keys, "shop", CallerLimits(max_calls=2)))
     with (
-        running_service({"number": NumberRanker()}, keys=file) as served,
+        running_service({"number": NumberRanker()}, keys=keys) as served,
         RerankClient(served.address, credentials) as client,
     ):
         assert [ids(answer) for answer in client.rerank_many([("q", ["1", "2"])] * 50)] == [["1", "0"]] * 50
 
 
-class FlakyServicer(RerankServiceServicer):
-    """Fails twice with UNAVAILABLE, as a service that restarts does."""
+def test_requests_that_a_restart_has_ended_are_sent_again(monkeypatch):
+    monkeypatch.setattr("rerank.client.retries._FIRST_WAIT_S", 0.01)
+    calls = itertools.count(1)
 
-    def __init__(self) -> None:
-        self.calls, self._lock = 0, threading.Lock()
-
-    def Rerank(self, request: Any, context: Any) -> pb.RerankResponse:  # noqa: N802
-        with self._lock:
-            self.calls += 1
-            fails = self.calls in (2, 3)
-        if fails:
+    def fail_twice(request: pb.RerankRequest, context: grpc.ServicerContext) -> pb.RerankResponse:
+        if next(calls) in (2, 3):
             context.abort(grpc.StatusCode.UNAVAILABLE, "restarted")
         return pb.RerankResponse()
 
-
-def test_requests_that_a_restart_has_ended_are_sent_again(monkeypatch):
-    monkeypatch.setattr("rerank.client.retries._FIRST_WAIT_S", 0.01)
-    servicer = FlakyServicer()
-    with serving_servicer(servicer) as target, RerankClient(target) as client:
+    with serving_methods(Rerank=fail_twice) as target, RerankClient(target) as client:
         assert [ids(answer) for answer in client.rerank_many([("q", ["1"])] * 8)] == [[]] * 8
-    assert servicer.calls == 10
+    assert next(calls) == 11
 
 
 def test_service_that_cannot_be_reached_ends_the_batch():
@@ -176,15 +163,12 @@ def test_service_that_cannot_be_reached_ends_the_batch():
         [*client.rerank_many([("q", ["1"])])]
 
 
-# --- models that are loaded on request
-
-
 @pytest.fixture(scope="module")
 def lm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_causal_lm(tmp_path_factory.mktemp("lm") / "tiny", "qwen3", byte_level())
 
 
-def reranker_with(path: Path) -> AsyncReranker:
+def lazy_service(path: Path) -> AbstractContextManager[Served]:
     """A service whose model "first" is loaded on request."""
     models = (
         IdentityModel(name="identity", ranker="identity"),
@@ -192,11 +176,11 @@ def reranker_with(path: Path) -> AsyncReranker:
     )
     config = ServiceConfig(models=models, listen="127.0.0.1:0", device="cpu")
     loader = ModelLoader(shared_encoder(), "cpu")
-    return AsyncReranker(config, shared_encoder(), None, load_models(models, loader), loader)
+    return serving(AsyncReranker(config, shared_encoder(), None, load_models(models, loader), loader))
 
 
 def test_only_the_named_models_are_loaded(lm):
-    with serving(reranker_with(lm)) as served, RerankClient(served.address) as client:
+    with lazy_service(lm) as served, RerankClient(served.address) as client:
         for names, is_loaded in (((), False), (("", "identity", "missing"), False), (("first",), True)):
             first = list_loaded_models(client, names, TIMEOUT_S).models[1]
             assert (first.is_loaded, len(first.model_revision)) == (is_loaded, 64 * is_loaded)
@@ -205,7 +189,7 @@ def test_only_the_named_models_are_loaded(lm):
 def test_model_that_cannot_be_loaded_is_an_error(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with (
-        serving(reranker_with(tmp_path)) as served,
+        lazy_service(tmp_path) as served,
         RerankClient(served.address) as client,
         pytest.raises(ServiceError, match="model 'first' is not served"),
     ):
@@ -216,11 +200,11 @@ def test_evaluations_and_ranked_files_name_the_hash(lm, tmp_path):
     requests, out = tmp_path / "requests.jsonl", tmp_path / "ranked.jsonl"
     candidates = [{"docid": "a", "score": 1.0, "doc": {"contents": "a"}}]
     requests.write_text(json.dumps({"query": {"qid": "q", "text": "q"}, "candidates": candidates}))
-    with serving(reranker_with(lm)) as served:
+    with lazy_service(lm) as served:
         settings = EvaluationSettings(out=tmp_path, target=served.address)
         with open_systems(parse_systems(["mine=first"]), settings) as systems:
             revision = str(systems[0].fingerprint["model_revision"])
-    with serving(reranker_with(lm)) as served:
+    with lazy_service(lm) as served:
         rank(RankSettings(batch=requests, out=out, model="first", target=served.address))
     assert json.loads(out.read_text())["settings"]["model_revision"] == revision
     assert len(revision) == 64

@@ -1,10 +1,8 @@
 """Failed calls that a client sends again: which, how often, and after how long."""
 
-import socket
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
@@ -17,32 +15,28 @@ from rerank.client.error_details import ServiceError
 from rerank.client.retries import Attempts
 from rerank.errors import InvalidRequest, Overloaded, RerankError
 from rerank.protobuf.status import status_of
-from rerank.rankers.identity import IdentityRanker
 from rerank.v1 import rerank_pb2 as pb
-from rerank.v1.rerank_pb2_grpc import RerankServiceServicer, add_RerankServiceServicer_to_server
 from tests.certificates import Authority
-from tests.rerank.client.either_client import Client
-from tests.serving import TIMEOUT_S, free_port, running_service, serving_servicer
+from tests.rerank.client.either_client import Client, server_of, serving_methods
+from tests.serving import TIMEOUT_S, EndOfCall, free_port, http_service, running_service
 
 BUSY = Overloaded("the queue is full; retry in 0.05 s", 0.05)
 
 
-class FailingServicer(RerankServiceServicer):
-    """Fails the first calls with these errors, and answers the next one. `deadlines_s` are the calls'."""
+class Failing:
+    """ListModels that fails the first calls with these errors, and answers the next one."""
 
     def __init__(self, *errors: RerankError | grpc.StatusCode) -> None:
-        self._errors = list(errors)
-        self.deadlines_s: list[float] = []
+        self.errors, self.calls = list(errors), 0
 
-    def ListModels(self, request: pb.ListModelsRequest, context: grpc.ServicerContext) -> pb.ListModelsResponse:  # noqa: N802
-        self.deadlines_s.append(context.time_remaining())
-        if not self._errors:
+    def __call__(self, request: pb.ListModelsRequest, context: grpc.ServicerContext) -> pb.ListModelsResponse:
+        self.calls += 1
+        if not self.errors:
             return pb.ListModelsResponse(models=[pb.Model(name="m")])
-        error = self._errors.pop(0)
+        error = self.errors.pop(0)
         if isinstance(error, RerankError):
             context.abort_with_status(rpc_status.to_status(status_of(error)))
-        context.abort(error, "from gRPC itself")
-        raise AssertionError
+        return context.abort(error, "from gRPC itself")
 
 
 @pytest.fixture(params=[RerankClient, AsyncRerankClient])
@@ -56,12 +50,12 @@ def call(request: pytest.FixtureRequest) -> Callable[..., pb.ListModelsResponse]
 
 
 def test_overloaded_service_is_called_again_after_the_time_it_asks_for(call):
-    servicer = FailingServicer(BUSY, BUSY)
-    with serving_servicer(servicer) as target:
+    failing = Failing(BUSY, BUSY)
+    with serving_methods(ListModels=failing) as target:
         start_s = time.perf_counter()
         assert call(target).models[0].name == "m"
         assert time.perf_counter() - start_s >= 0.1
-    assert len(servicer.deadlines_s) == 3
+    assert failing.calls == 3
 
 
 def test_attempts_share_one_deadline():
@@ -76,26 +70,29 @@ def test_attempts_share_one_deadline():
 @pytest.mark.parametrize("error", [InvalidRequest("query", "empty"), grpc.StatusCode.RESOURCE_EXHAUSTED])
 def test_error_that_stays_is_raised_at_once(call, error):
     """RESOURCE_EXHAUSTED without RetryInfo is gRPC's refusal of a message that is too large."""
-    servicer = FailingServicer(error)
-    with serving_servicer(servicer) as target, pytest.raises(ServiceError):
+    failing = Failing(error)
+    with serving_methods(ListModels=failing) as target, pytest.raises(ServiceError):
         call(target)
-    assert len(servicer.deadlines_s) == 1
+    assert failing.calls == 1
 
 
 @pytest.mark.parametrize("attempts", [1, 2])
 def test_last_attempt_raises_the_error_of_the_service(call, attempts):
-    servicer = FailingServicer(BUSY, BUSY, BUSY)
-    with serving_servicer(servicer) as target, pytest.raises(ServiceError, match="the queue is full") as caught:
+    failing = Failing(BUSY, BUSY, BUSY)
+    with (
+        serving_methods(ListModels=failing) as target,
+        pytest.raises(ServiceError, match="the queue is full") as caught,
+    ):
         call(target, attempts=attempts)
-    assert len(servicer.deadlines_s) == attempts
+    assert failing.calls == attempts
     assert caught.value.retry_after_s == pytest.approx(0.05)
 
 
 def test_wait_that_the_deadline_does_not_allow_is_not_begun(call):
-    servicer = FailingServicer(Overloaded("full for a minute", 60.0))
-    with serving_servicer(servicer) as target, pytest.raises(ServiceError, match="full for a minute"):
+    failing = Failing(Overloaded("full for a minute", 60.0))
+    with serving_methods(ListModels=failing) as target, pytest.raises(ServiceError, match="full for a minute"):
         call(target, timeout_s=5.0)
-    assert len(servicer.deadlines_s) == 1
+    assert failing.calls == 1
 
 
 @pytest.fixture
@@ -107,9 +104,7 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("short_waits")
 def test_service_that_is_still_loading_is_waited_for(call, caplog):
     """Its port is opened after more time than four attempts take."""
-    server = grpc.server(ThreadPoolExecutor(2))
-    add_RerankServiceServicer_to_server(FailingServicer(BUSY, BUSY, BUSY), server)
-    port = free_port()
+    server, port = server_of(ListModels=Failing(BUSY, BUSY, BUSY)), free_port()
 
     def start() -> None:
         server.add_insecure_port(f"127.0.0.1:{port}")
@@ -130,33 +125,22 @@ def test_service_that_does_not_come_is_named_at_the_deadline(call):
     target = f"127.0.0.1:{free_port()}"
     start_s = time.perf_counter()
     with pytest.raises(ServiceError, match=rf"no answer from {target}: is `rerank serve` running there\?"):
-        call(target, timeout_s=0.8)
-    assert 0.5 < time.perf_counter() - start_s < 5
+        call(target, timeout_s=0.4)
+    assert 0.25 < time.perf_counter() - start_s < 5
 
 
 def test_port_that_speaks_no_grpc_is_named_at_once():
-    with socket.create_server(("127.0.0.1", 0)) as port:
-        port.settimeout(TIMEOUT_S)
-
-        def answer() -> None:
-            connection, _ = port.accept()
-            with connection:
-                connection.recv(1000)
-                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        with (
-            RerankClient(f"127.0.0.1:{port.getsockname()[1]}") as client,
-            pytest.raises(ServiceError, match="does not speak gRPC; is it the HTTP port"),
-        ):
-            client.list_models(TIMEOUT_S)
-        thread.join()
+    with (
+        http_service() as served,
+        RerankClient(served.http.address) as client,
+        pytest.raises(ServiceError, match="does not speak gRPC; is it the HTTP port"),
+    ):
+        client.list_models(TIMEOUT_S)
 
 
 def test_service_without_tls_is_named_at_once():
     with (
-        serving_servicer(FailingServicer()) as target,
+        serving_methods(ListModels=Failing()) as target,
         RerankClient(target, Credentials(tls_ca="system")) as client,
         pytest.raises(ServiceError, match="TLS cannot be agreed on; does the service have TLS"),
     ):
@@ -166,10 +150,8 @@ def test_service_without_tls_is_named_at_once():
 def test_service_with_tls_is_named_to_a_client_without(tmp_path, caplog, monkeypatch):
     """The calls go on until their deadline, as a proxy in front of a service that starts closes connections, too."""
     monkeypatch.setattr("rerank.client.retries._FIRST_WAIT_S", 0.01)
-    files = Authority(tmp_path).issue("server")
-    tls = {"certificate": files.certificate, "key": files.key}
     with (
-        running_service({"identity": IdentityRanker()}, tls=tls) as served,
+        running_service(tls=Authority(tmp_path).issue("server").tls) as served,
         RerankClient(served.address) as client,
         pytest.raises(ServiceError, match="ends the connection; if the service has TLS, give tls_ca"),
     ):
@@ -177,19 +159,14 @@ def test_service_with_tls_is_named_to_a_client_without(tmp_path, caplog, monkeyp
     assert "if the service has TLS, give tls_ca" in caplog.text
 
 
-class SilentServicer(RerankServiceServicer):
-    """Answers long after each deadline."""
-
-    def ListModels(self, request: pb.ListModelsRequest, context: Any) -> pb.ListModelsResponse:  # noqa: N802
+def test_deadline_without_an_answer_is_a_sentence():
+    def answer_after_the_deadline(request: pb.ListModelsRequest, context: grpc.ServicerContext) -> None:
         ended = threading.Event()
         context.add_callback(ended.set)
         ended.wait(TIMEOUT_S)
-        return pb.ListModelsResponse()
 
-
-def test_deadline_without_an_answer_is_a_sentence():
     with (
-        serving_servicer(SilentServicer()) as target,
+        serving_methods(ListModels=answer_after_the_deadline) as target,
         RerankClient(target) as client,
         pytest.raises(ServiceError, match=f"no answer from {target} before the deadline; allow more time") as caught,
     ):
@@ -204,16 +181,6 @@ def test_service_that_is_not_there_has_a_reason():
 
 
 def test_waits_without_retry_info_double_and_are_spread_by_chance():
-    class Unavailable(grpc.RpcError):
-        def code(self) -> grpc.StatusCode:
-            return grpc.StatusCode.UNAVAILABLE
-
-        def trailing_metadata(self) -> tuple[()]:
-            return ()
-
-        def details(self) -> str:
-            return ""
-
     for chance, expected in ((0.0, [0.25, 0.5, 1.0, None]), (1.0, [0.3125, 0.625, 1.25, None])):
         attempts = Attempts(60.0, 4, clock=lambda: 0.0, random_number=lambda chance=chance: chance)
-        assert [attempts.wait_s(Unavailable()) for _ in range(4)] == expected
+        assert [attempts.wait_s(EndOfCall(grpc.StatusCode.UNAVAILABLE)) for _ in range(4)] == expected

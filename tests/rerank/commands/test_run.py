@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import grpc
 import pytest
@@ -17,7 +19,7 @@ from rerank.client.error_details import ServiceError
 from rerank.commands.display import one_line
 from rerank.commands.run import PlainConsole, quiet_libraries, run
 from rerank.errors import ConfigError, DeadlineExceeded, ModelServerUnavailable, SelfTestFailed
-from tests.serving import TIMEOUT_S
+from tests.serving import TIMEOUT_S, EndOfCall
 
 LONG = "/a/path/of/300/characters" * 12
 
@@ -28,20 +30,17 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
 
 
+def exit_code(command: Callable[[], object]) -> object:
+    """The exit code of a command that fails."""
+    with pytest.raises(SystemExit) as ended:
+        run(command)
+    return ended.value.code
+
+
 def printed(*objects: object) -> str:
     file = io.StringIO()
     PlainConsole(file=file).print(*objects)
     return file.getvalue()
-
-
-def table() -> Table:
-    made = Table(title=f"results of {LONG}", title_justify="left")
-    made.add_column("rank", justify="right")
-    made.add_column("score:\nlog-prob")
-    made.add_column("passage", overflow="fold", width=10)
-    made.add_row("1", "-0.5", one_line(f"{LONG}\nsecond line"))
-    made.add_row("10", "", "[bold]:smile:")
-    return made
 
 
 def test_line_outside_a_terminal_is_unchanged():
@@ -50,16 +49,17 @@ def test_line_outside_a_terminal_is_unchanged():
 
 
 def test_table_outside_a_terminal_is_tab_separated_values(monkeypatch, capsys):
-    PlainConsole().print(table())
+    made = Table(title=f"results of {LONG}", title_justify="left")
+    made.add_column("rank", justify="right")
+    made.add_column("score:\nlog-prob")
+    made.add_column("passage", overflow="fold", width=10)
+    made.add_row("1", "-0.5", one_line(f"{LONG}\nsecond line"))
+    made.add_row("10", "", "[bold]:smile:")
+    PlainConsole().print(made)
     PlainConsole().note("a note")
     out, err = capsys.readouterr()
     assert err == f"results of {LONG}\na note\n"
-    assert out.split("\n") == [
-        "rank\tscore: log-prob\tpassage",
-        f"1\t-0.5\t{LONG} second line",
-        "10\t\t[bold]:smile:",
-        "",
-    ]
+    assert out == f"rank\tscore: log-prob\tpassage\n1\t-0.5\t{LONG} second line\n10\t\t[bold]:smile:\n"
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])
@@ -80,49 +80,33 @@ def test_what_a_terminal_obeys_is_shown(is_terminal, monkeypatch):
     ("module", "requirement"), [("mcp.server.stdio", "rerank-listwise[mcp]"), ("torch.nn", "rerank-listwise\n")]
 )
 def test_missing_package_is_one_line_and_exit_code_2(module, requirement, capsys):
-    def command() -> None:
-        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
-
-    with pytest.raises(SystemExit) as ended:
-        run(command)
-    assert ended.value.code == 2
+    missing = ModuleNotFoundError(f"No module named {module!r}", name=module)
+    assert exit_code(Mock(side_effect=missing)) == 2
     printed = capsys.readouterr().err
     assert f"needs {module.partition('.')[0]}, which is not installed; install {requirement}" in printed
 
 
-class Answer(grpc.RpcError):
-    """The end of a call with this status, without details."""
-
-    def __init__(self, status: grpc.StatusCode) -> None:
-        self.code, self.details = (lambda: status), (lambda: "words")
-        self.trailing_metadata = lambda: None
-
-
-def from_service(status: grpc.StatusCode) -> ServiceError:
-    return ServiceError(Answer(status), "host:1")
+def from_service(status: str) -> ServiceError:
+    return ServiceError(EndOfCall(grpc.StatusCode[status]), "host:1")
 
 
 @pytest.mark.parametrize(
     ("error", "code"),
     [
         (SelfTestFailed("of a model"), 1),
-        (from_service(grpc.StatusCode.INTERNAL), 1),
+        (from_service("INTERNAL"), 1),
         (ConfigError("of a call"), 2),
-        (from_service(grpc.StatusCode.INVALID_ARGUMENT), 2),
-        (from_service(grpc.StatusCode.UNAVAILABLE), 3),
+        (from_service("INVALID_ARGUMENT"), 2),
+        (from_service("UNAVAILABLE"), 3),
         (ModelServerUnavailable("nobody"), 3),
         (DeadlineExceeded("late"), 4),
-        (from_service(grpc.StatusCode.DEADLINE_EXCEEDED), 4),
-        (from_service(grpc.StatusCode.RESOURCE_EXHAUSTED), 5),
+        (from_service("DEADLINE_EXCEEDED"), 4),
+        (from_service("RESOURCE_EXHAUSTED"), 5),
     ],
 )
 def test_exit_code_says_who_has_to_act(error, code, capsys):
-    def command() -> None:
-        raise error
-
-    with pytest.raises(SystemExit) as ended:
-        run(command)
-    assert (ended.value.code, capsys.readouterr().err) == (code, f"error: {error}\n")
+    assert exit_code(Mock(side_effect=error)) == code
+    assert capsys.readouterr().err == f"error: {error}\n"
 
 
 @pytest.mark.parametrize(
@@ -139,17 +123,13 @@ def test_libraries_log_warnings_alone_unless_the_log_is_for_debugging(level, of_
 
 
 def test_missing_module_of_ours_is_a_bug():
-    def command() -> None:
-        raise ModuleNotFoundError("No module named 'rerank.none'", name="rerank.none")
-
     with pytest.raises(ModuleNotFoundError):
-        run(command)
+        run(Mock(side_effect=ModuleNotFoundError("No module named 'rerank.none'", name="rerank.none")))
 
 
 def test_missing_temporary_folder_is_one_line(capsys, monkeypatch):
     monkeypatch.setattr("tempfile._candidate_tempdir_list", lambda: ["/proc/none"])
-    with pytest.raises(SystemExit):
-        run(tempfile._get_default_tempdir)
+    exit_code(tempfile._get_default_tempdir)
     printed = capsys.readouterr().err
     assert printed.startswith("error: No usable temporary directory found")
     assert "give one that can be written in TMPDIR" in printed
@@ -157,14 +137,12 @@ def test_missing_temporary_folder_is_one_line(capsys, monkeypatch):
 
 def test_output_is_written_in_every_encoding():
     """Also a text of the command line that the locale cannot read."""
-    command = (
+    program = (
         "import sys; from rerank.commands import run, options; run.run(lambda: print(options.as_utf8(sys.argv[1])))"
     )
     environment = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}
-    shown = subprocess.run(
-        [sys.executable, "-c", command, "日本"], env=environment, stdout=subprocess.PIPE, text=True, check=True
-    ).stdout
-    assert shown == "\\u65e5\\u672c\n"
+    shown = subprocess.run([sys.executable, "-c", program, "日本"], env=environment, capture_output=True, text=True)
+    assert (shown.returncode, shown.stdout) == (0, "\\u65e5\\u672c\n")
 
 
 FULL = "error: standard output cannot be written: No space left on device; send it elsewhere\n"
@@ -173,16 +151,9 @@ PRINTS = "from rerank.commands.run import console, run; run(lambda: {command})"
 
 def ended(stdout: object, *arguments: str, unbuffered: bool = False) -> tuple[int, str]:
     """Exit code and stderr of Python with these arguments."""
+    streams = {"stdin": subprocess.DEVNULL, "stdout": stdout, "stderr": subprocess.PIPE, "text": True}
     environment = {**os.environ, "PYTHONUNBUFFERED": "1" if unbuffered else ""}
-    result = subprocess.run(
-        [sys.executable, *arguments],
-        stdout=stdout,
-        stderr=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        timeout=TIMEOUT_S,
-        env=environment,
-    )
+    result = subprocess.run([sys.executable, *arguments], **streams, timeout=TIMEOUT_S, env=environment)
     return result.returncode, result.stderr
 
 

@@ -1,10 +1,8 @@
 """Traces: the spans of calls as an OpenTelemetry collector receives them."""
 
-import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -13,15 +11,17 @@ import pytest
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from rerank.config import TelemetryConfig
-from rerank.retrieval.index import Index
 from rerank.v1 import rerank_pb2 as pb
-from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import NumberRanker
-from tests.serving import TIMEOUT_S, http_service, numbered_candidates, reranker_of, serving, wait_for
+from tests.serving import TIMEOUT_S, free_port, http_service, numbered_candidates, running_service, wait_for
 
-TRACES = TelemetryConfig(traces=True)
+TRACES = {"traces": True}
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+
+def attributes(described: Any) -> dict[str, Any]:
+    """The attributes of a span or a resource."""
+    return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in described.attributes}
 
 
 class Collector(trace_service_pb2_grpc.TraceServiceServicer):
@@ -31,15 +31,9 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
         self.spans: list[Span] = []
         self.services: set[str] = set()
 
-    def Export(  # noqa: N802
-        self, request: trace_service_pb2.ExportTraceServiceRequest, context: grpc.ServicerContext
-    ) -> trace_service_pb2.ExportTraceServiceResponse:
+    def Export(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         for of_resource in request.resource_spans:
-            self.services |= {
-                attribute.value.string_value
-                for attribute in of_resource.resource.attributes
-                if attribute.key == "service.name"
-            }
+            self.services.add(attributes(of_resource.resource)["service.name"])
             self.spans += [span for of_scope in of_resource.scope_spans for span in of_scope.spans]
         return trace_service_pb2.ExportTraceServiceResponse()
 
@@ -59,25 +53,11 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     server.stop(None).wait()
 
 
-@contextmanager
-def stub_of(index: Index | None = None, **settings: Any) -> Iterator[RerankServiceStub]:
-    """A stub of a service with the model "number"."""
-    reranker = reranker_of({"number": NumberRanker()}, index, **settings)
-    with serving(reranker) as served, grpc.insecure_channel(served.address) as channel:
-        yield RerankServiceStub(channel)
-
-
-def attributes(span: Span) -> dict[str, object]:
-    return {
-        attribute.key: getattr(attribute.value, attribute.value.WhichOneof("value")) for attribute in span.attributes
-    }
-
-
 def test_call_has_a_span_with_its_preparation_and_each_window_inside(collector):
     request = pb.RerankRequest(query="secret", candidates=numbered_candidates(range(30)))
-    with stub_of(telemetry=TRACES) as stub:
+    with running_service({"number": NumberRanker()}, telemetry=TRACES) as served:
         metadata = [("traceparent", f"00-{TRACE_ID}-{SPAN_ID}-01"), ("x-request-id", "r-1")]
-        stub.Rerank(request, timeout=TIMEOUT_S, metadata=metadata)
+        served.stub.Rerank(request, timeout=TIMEOUT_S, metadata=metadata)
     (call,) = collector.named("rerank.v1.RerankService/Rerank") or collector.named("/rerank.v1.RerankService/Rerank")
     assert (call.trace_id.hex(), call.parent_span_id.hex()) == (TRACE_ID, SPAN_ID)
     assert attributes(call)["rerank.request_id"] == "r-1"
@@ -98,16 +78,14 @@ def test_call_has_a_span_with_its_preparation_and_each_window_inside(collector):
 @pytest.fixture
 def missing_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     """The address of a collector where nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{probe.getsockname()[1]}")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{free_port()}")
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
 
 
 @pytest.mark.usefixtures("missing_collector")
 def test_missing_collector_is_told_once(caplog, monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
-    with http_service({"number": NumberRanker()}, telemetry=TRACES) as served:
+    with http_service(telemetry=TRACES) as served:
         for _ in range(4):
             assert served.http.post("/rerank", {"query": "q", "texts": ["1"]}).status == 200
             time.sleep(0.5)
@@ -118,7 +96,7 @@ def test_missing_collector_is_told_once(caplog, monkeypatch):
 
 @pytest.mark.usefixtures("missing_collector")
 def test_missing_collector_does_not_delay_the_end():
-    with http_service({"number": NumberRanker()}, telemetry=TRACES) as served:
+    with http_service(telemetry=TRACES) as served:
         assert served.http.post("/rerank", {"query": "q", "texts": ["1"]}).status == 200
         time.sleep(0.2)  # the spans are on their way
         start_s = time.perf_counter()
@@ -128,7 +106,7 @@ def test_missing_collector_does_not_delay_the_end():
 @pytest.mark.usefixtures("collector")
 @pytest.mark.parametrize("header", ["baggage", "tracestate"])
 def test_headers_of_strangers_do_not_reach_the_log(caplog, header):
-    with http_service({"number": NumberRanker()}, telemetry=TRACES) as served:
+    with http_service(telemetry=TRACES) as served:
         sent = {header: ",".join(["secret of a stranger"] * 2000), "traceparent": f"00-{TRACE_ID}-{SPAN_ID}-01"}
         assert served.http.post("/rerank", {"query": "q", "texts": ["1"]}, **sent).status == 200
     assert "secret" not in caplog.text
