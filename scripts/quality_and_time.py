@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -72,7 +72,7 @@ def measure(
     system: Annotated[list[str], typer.Option(help="Systems to time, in turns.")],
     lists: Annotated[int, typer.Option(min=1, help="Lists to time; one more warms up.")] = 10,
 ) -> None:
-    """Print the median CPU milliseconds of each system for a list of texts that it has never seen, and has seen."""
+    """Print the times of each system for a list of texts that it has never seen, and has seen, in milliseconds."""
     import torch  # which the plot does not need
 
     from rerank.readers.candidates import read_requests
@@ -86,14 +86,17 @@ def measure(
         if unknown := [name for name in system if name not in load]:
             raise typer.BadParameter(f"no system {', '.join(unknown)}: choose from {', '.join(load)}")
         systems = {name: stack.enter_context(load[name]()) for name in system}
-        times: dict[str, list[tuple[float, float]]] = {name: [] for name in systems}
+        new, seen = ({name: list[tuple[float, float]]() for name in systems} for _ in range(2))
         for query, candidates in given:
             for name, reranker in systems.items():
                 run = partial(reranker.rerank, query, candidates)
-                times[name].append((_cpu_ms(run), _cpu_ms(run)))
-    for name, pairs in times.items():
-        cold, warm = (median(values) for values in zip(*pairs[1:], strict=True))
-        print(f"{name:20} new texts {cold:8.0f}   texts seen before {warm:8.0f}")
+                new[name].append(_cpu_and_clock_ms(run))
+                seen[name].append(_cpu_and_clock_ms(run))
+    for name in systems:
+        for texts, times in (("new texts", new[name]), ("texts seen before", seen[name])):
+            cpu, clock = zip(*times[1:], strict=True)
+            p95 = quantiles(clock, n=20, method="inclusive")[18] if len(clock) > 1 else clock[0]
+            print(f"{name:20} {texts:17}  CPU {median(cpu):8.0f}  clock {median(clock):8.0f}  p95 {p95:8.0f}")
 
 
 @app.command()
@@ -154,10 +157,10 @@ def _y(quality: float) -> float:
     return round(_HEIGHT - _BOTTOM - (quality - low) / (high - low) * (_HEIGHT - _TOP - _BOTTOM), 1)
 
 
-def _cpu_ms(run: Callable[[], object]) -> float:
-    start = time.process_time()
+def _cpu_and_clock_ms(run: Callable[[], object]) -> tuple[float, float]:
+    cpu_s, clock_s = time.process_time(), time.perf_counter()
     run()
-    return (time.process_time() - start) * 1000
+    return (time.process_time() - cpu_s) * 1000, (time.perf_counter() - clock_s) * 1000
 
 
 def _systems(folder: Path) -> Mapping[str, Callable[[], Reranker]]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Annotated
 
 import torch
@@ -20,14 +21,13 @@ import typer
 
 from rerank.commands.run import run
 from rerank.errors import ConfigError
-from scripts.bench.lists import measure_cold, measure_prompts
+from scripts.bench.prompts import measure_prompts
 from scripts.bench.rankers import measure_e2rank, measure_first, measure_pe_rank
 from scripts.bench.shapes import measure_kernels, measure_shapes
-from scripts.bench.workload import Values, Workload, figure_of
+from scripts.bench.workload import Values, Workload
 
 #: Measurements by the name that --only takes.
 GROUPS: dict[str, Callable[[Workload], Values]] = {
-    "cold": measure_cold,
     "first": measure_first,
     "pe": measure_pe_rank,
     "e2rank": measure_e2rank,
@@ -60,7 +60,8 @@ def main(
         workload = Workload(Path(folder), requests, quick, 1 if quick else repeats)
         for group in groups:
             for name, values in GROUPS[group](workload).items():
-                print(f"{name:45}", *(f"{figure:9.3f}" for figure in figure_of(values).values()), flush=True)
+                figures = (median(values), min(values), max(values))
+                print(f"{name:45}", *(f"{figure:9.3f}" for figure in figures), flush=True)
 
 
 if __name__ == "__main__":

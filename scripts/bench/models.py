@@ -1,23 +1,13 @@
-"""Models and windows of the benchmarks: a random Llama over the default encoder's vocabulary, and random texts."""
+"""Random models of the benchmarks, in the sizes of published ones."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
-
-from rerank.models.encoder import Encoder
-from rerank.readers.candidates import read_requests
-from rerank.types import Passage, Query, Window
-
-#: Shortest and longest random passage in words; 20 of them have about 2,000 tokens, as in published windows of DL 2019.
-_PASSAGE_WORDS = (40, 100)
 
 
 @dataclass(frozen=True)
@@ -58,18 +48,6 @@ def llama(size: LlamaSize, device: torch.device | str = "cpu", dtype: torch.dtyp
     return model.eval().requires_grad_(False)
 
 
-def write_checkpoint(folder: Path, encoder: Encoder, size: LlamaSize) -> Path:
-    """Writes a random checkpoint for both FIRST and PE-Rank, and returns its folder.
-
-    It has the published layout of PE-Rank: a causal LM and a projector.
-    """
-    save_with_projector(llama(size), folder, encoder.id.name, encoder.id.dimension)
-    tokenizer = encoder.copy_tokenizer()
-    tokenizer.model_max_length = 8192
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
 def save_with_projector(
     model: LlamaForCausalLM, folder: Path, encoder_name: str, dimension: int, **options: Any
 ) -> None:
@@ -86,40 +64,3 @@ def save_with_projector(
         "projector.bias": torch.zeros(model.config.hidden_size),
     }
     torch.save(projector, folder / "projector.bin")
-
-
-def make_windows(
-    encoder: Encoder, n: int, passages: int, words: int | None = None, requests: Path | None = None
-) -> list[Window]:
-    """n windows of random passages, each with a random unit vector.
-
-    Args:
-        words: number of words of each random passage; None: between 40 and 100.
-        requests: RankLLM request file with the queries and passages; None: random words.
-    """
-    texts = _read_texts(requests, n) if requests else _random_texts(encoder, n, passages, words)
-    noise = np.random.default_rng(0)
-    windows = []
-    for query, passage_texts in texts:
-        vectors = noise.normal(size=(passages, encoder.id.dimension)).astype(np.float32)
-        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        pairs = zip(passage_texts[:passages], vectors, strict=True)
-        given = (Passage(f"d{index}", text, vector=vector) for index, (text, vector) in enumerate(pairs))
-        windows.append(Window(query, tuple(given)))
-    return windows
-
-
-def _read_texts(path: Path, n: int) -> list[tuple[Query, list[str]]]:
-    return [(request.query, [c.text or "" for c in request.candidates]) for request in read_requests(path)[:n]]
-
-
-def _random_texts(encoder: Encoder, n: int, passages: int, words: int | None) -> list[tuple[Query, list[str]]]:
-    rng = random.Random(0)
-    vocabulary: Sequence[str] = sorted(
-        word for word in encoder.copy_tokenizer().get_vocab() if word.isascii() and word.isalpha()
-    )
-
-    def text(length: int) -> str:
-        return " ".join(rng.choices(vocabulary, k=length))
-
-    return [(Query(text(6)), [text(words or rng.randint(*_PASSAGE_WORDS)) for _ in range(passages)]) for _ in range(n)]

@@ -4,11 +4,11 @@ E2Rank with FIRST and PE-Rank."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
@@ -18,9 +18,8 @@ from rerank.prompting.vector_prompts import VectorPrompts
 from rerank.rankers.base import Ranker, rank_windows
 from rerank.rankers.e2rank import E2RankRanker
 from rerank.rankers.pe_checkpoint import load_pe_checkpoint
-from rerank.types import Passage, Query, Window
-from scripts.bench.models import make_windows
-from scripts.bench.workload import PASSAGES, Values, Workload, ratios, time_in_turns
+from rerank.types import Window
+from scripts.bench.workload import DEPTH, PASSAGES, Values, Workload, ratios, time_in_turns, with_vectors
 
 #: Tokens of a permutation "[a] > [b] > …" of 20 letters: three per identifier and one between two.
 PERMUTATION_TOKENS = 79
@@ -68,9 +67,12 @@ class PublishedPERank:
         self._projector = checkpoint.projector
         self._prompts = VectorPrompts(checkpoint.template, checkpoint.tokenizer, checkpoint.own_vocabulary, 64)
 
+    def permutations(self, windows: Sequence[Window]) -> list[tuple[int, ...]]:
+        """Positions of the windows' passages, best first."""
+        return [self._permutation(window) for window in windows]
+
     @torch.inference_mode()
-    def permutation(self, window: Window) -> tuple[int, ...]:
-        """Positions of the window's passages, best first."""
+    def _permutation(self, window: Window) -> tuple[int, ...]:
         vectors = torch.stack([torch.from_numpy(p.vector) for p in window.passages if p.vector is not None])
         projected, first_id = self._projector(vectors), self._vocabulary
         for embeddings in (self._model.get_input_embeddings(), self._model.get_output_embeddings()):
@@ -99,10 +101,10 @@ def measure_pe_rank(workload: Workload) -> Values:
         _check_same_permutations(dynamic, published, windows)
         seconds = time_in_turns(
             {
-                "one_step": _ranks(one_step, windows),
-                "dynamic": _ranks(dynamic, windows),
-                "generate": lambda windows=windows: list(map(published.permutation, windows)),  # type: ignore[misc]
-                "text": _ranks(workload.first, windows),
+                "one_step": partial(rank_windows, one_step, windows),
+                "dynamic": partial(rank_windows, dynamic, windows),
+                "generate": partial(published.permutations, windows),
+                "text": partial(rank_windows, workload.first, windows),
             },
             workload.repeats if n == 1 else workload.few_repeats,
         )
@@ -127,13 +129,9 @@ def _decode_ratio(ranker: Ranker, windows: Sequence[Window]) -> float:
     return decode_s / (time.perf_counter() - start_s - decode_s)
 
 
-def _ranks(ranker: Ranker, windows: Sequence[Window]) -> Callable[[], object]:
-    return lambda: rank_windows(ranker, windows)
-
-
 def _check_same_permutations(dynamic: Ranker, published: PublishedPERank, windows: Sequence[Window]) -> None:
     permutations = [ranking.permutation for ranking in rank_windows(dynamic, windows)]
-    if permutations != [published.permutation(window) for window in windows]:
+    if permutations != published.permutations(windows):
         raise AssertionError("dynamic decoding and generate() give different permutations; this is a bug")
 
 
@@ -145,49 +143,31 @@ def measure_e2rank(workload: Workload) -> Values:
     encoder = Encoder(EncoderConfig(name=str(workload.checkpoint), pooling="lasttoken"), "cpu")
     e2rank = E2RankRanker(encoder, True, "e2rank", "Order these documents:", PASSAGES, "float32")
     pe_rank, values = workload.pe_rank(), Values()
-    for n in (PASSAGES, 5 * PASSAGES):
-        (window,) = make_windows(
-            workload.encoder, 1, n, words=4 if workload.quick else None, requests=workload.requests
-        )
+    for n in (PASSAGES, DEPTH):
+        window = workload.window(workload.lists[0], n)
+        of_index = with_vectors(window, encoder.id.dimension)
+        vectors = with_vectors(window, workload.encoder.id.dimension)
         seconds = time_in_turns(
             {
-                "e2rank": _in_one(e2rank, _with_vectors(window, encoder.id.dimension)),
-                "e2rank, new texts": _in_one(e2rank, _with_vectors(window, 0)),
-                "first": _from_the_end(workload.first, window),
-                "pe_rank": _in_one(pe_rank, _with_vectors(window, workload.encoder.id.dimension)),
+                "e2rank": partial(rank, e2rank, of_index),
+                "new texts": partial(rank, e2rank, window),
+                "first": partial(_slide, workload.first, window),
+                "pe_rank": partial(rank, pe_rank, vectors),
             },
             workload.few_repeats,
         )
-        of_index = seconds["e2rank"]
-        values[f"e2rank_vs_first, {n}"] = ratios(seconds["first"], of_index)
-        values[f"e2rank_vs_pe_rank, {n}"] = ratios(seconds["pe_rank"], of_index)
-        values[f"e2rank_vs_new texts, {n}"] = ratios(seconds["e2rank, new texts"], of_index)
+        of_e2rank = seconds.pop("e2rank")
+        values |= {f"e2rank_vs_{name}, {n}": ratios(other, of_e2rank) for name, other in seconds.items()}
     return values
 
 
-def _with_vectors(window: Window, dimension: int) -> Window:
-    """The window with a random unit vector for each passage; 0 dimensions: without vectors."""
-    noise = np.random.default_rng(0).normal(size=(len(window.passages), dimension)).astype(np.float32)
-    rows = noise / np.linalg.norm(noise, axis=1, keepdims=True) if dimension else [None] * len(noise)
-    pairs = zip(window.passages, rows, strict=True)
-    return replace(window, passages=tuple(replace(passage, vector=row) for passage, row in pairs))
-
-
-def _in_one(ranker: Ranker, window: Window) -> Callable[[], object]:
-    return lambda: _rank(ranker, window.query, window.passages)
-
-
-def _from_the_end(ranker: Ranker, window: Window) -> Callable[[], object]:
-    """Windows of 20 passages with stride 10, one after the other, as sliding windows run."""
-    starts = range(len(window.passages) - PASSAGES, -1, -PASSAGES // 2)
-
-    def rank() -> None:
-        for start in starts:
-            _rank(ranker, window.query, window.passages[start : start + PASSAGES])
-
-    return rank
-
-
-def _rank(ranker: Ranker, query: Query, passages: tuple[Passage, ...]) -> object:
-    prepared = ranker.prepare(query, passages)
+def rank(ranker: Ranker, window: Window) -> object:
+    """Prepares and ranks a window."""
+    prepared = ranker.prepare(window.query, window.passages)
     return rank_windows(ranker, [Window(prepared.query, prepared.passages)])
+
+
+def _slide(ranker: Ranker, window: Window) -> None:
+    """Windows of 20 passages with stride 10 from the end, one after the other, as sliding windows run."""
+    for start in range(len(window.passages) - PASSAGES, -1, -PASSAGES // 2):
+        rank(ranker, replace(window, passages=window.passages[start : start + PASSAGES]))

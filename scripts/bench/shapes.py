@@ -12,13 +12,10 @@ from torch.profiler import ProfilerActivity, profile
 
 from rerank.models.batches import gpu_length
 from rerank.models.compiled_layers import PlaceholderCache, compile_layers
-from rerank.readers.candidates import read_requests
 from rerank.types import Window
 from scripts.bench.models import TINY, llama
-from scripts.bench.workload import PASSAGES, Values, Workload
+from scripts.bench.workload import DEPTH, PASSAGES, Values, Workload
 
-#: The longest list; its windows slide by half.
-_DEPTH = 100
 _CONTEXT_TOKENS = 8192
 #: Operators that allocate, or look at a tensor in another form; they launch nothing.
 _NO_WORK = {
@@ -83,12 +80,8 @@ def _does_work(name: str) -> bool:
 
 
 def _windows(workload: Workload) -> Iterator[Window]:
-    """Windows that slide over the lists of the requests in their order, or the windows of the workload without any."""
-    if workload.requests is None:
-        yield from workload.windows
-        return
-    for request in read_requests(workload.requests):
-        passages = request.candidates[:_DEPTH]
-        prepared = workload.first.prepare(request.query, passages)
-        for start in range(0, max(1, len(passages) - PASSAGES + 1), PASSAGES // 2):
-            yield Window(prepared.query, prepared.passages[start : start + PASSAGES])
+    """Windows that slide over the lists by half."""
+    for item in workload.lists:
+        whole = workload.window(item, DEPTH)
+        for start in range(0, max(1, len(whole.passages) - PASSAGES + 1), PASSAGES // 2):
+            yield replace(whole, passages=whole.passages[start : start + PASSAGES])

@@ -1,38 +1,43 @@
-"""The workload of all measurements: one checkpoint, the rankers that load it, eight windows, and timing in turns."""
+"""The workload of all measurements: one checkpoint, the rankers that load it, lists, windows, and timing in turns."""
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from statistics import median
 from typing import TypeAlias
+
+import numpy as np
 
 from rerank.models.encoder import Encoder
 from rerank.rankers.first import FirstRanker
 from rerank.rankers.pe_rank import PERankRanker
-from rerank.readers.candidates import read_requests
-from rerank.types import Passage, Window
-from scripts.bench.models import TINY, LlamaSize, make_windows, write_checkpoint
+from rerank.readers.candidates import CandidateList, read_requests
+from rerank.types import Passage, Query, Window
+from scripts.bench.models import TINY, LlamaSize, llama, save_with_projector
+from scripts.random_requests import words
 
-#: Passages per window.
-PASSAGES = 20
-#: Candidates of a list, and the most lists that are timed.
-_DEPTH, _LISTS = 100, 43
+#: Passages per window, and of a list.
+PASSAGES, DEPTH = 20, 100
+#: Lists of random texts; the most lists of a file; and windows that rankers read.
+_RANDOM_LISTS, _MOST_LISTS, _WINDOWS = 8, 43, 8
+#: Characters of a random passage; 20 of them have about 2,000 tokens, as in published windows of DL 2019.
+_CHARACTERS, _QUICK_CHARACTERS = (225, 675), (10, 30)
 #: Values by the name of a figure or of a variant; one value per repeat.
 Values: TypeAlias = dict[str, list[float]]
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Models and windows, created when they are first needed.
+    """Models and texts, created when they are first needed.
 
     Attributes:
         folder: for checkpoints.
-        requests: RankLLM request file with the texts of the windows; None: random texts.
+        requests: RankLLM request file with the texts; None: random texts.
         quick: tiny models and short passages, which show only that the benchmark runs.
         repeats: how often each variant is timed.
     """
@@ -53,7 +58,13 @@ class Workload:
 
     @cached_property
     def checkpoint(self) -> Path:
-        return write_checkpoint(self.folder / "model", self.encoder, TINY if self.quick else LlamaSize())
+        """A random checkpoint for FIRST and PE-Rank, in the published layout of PE-Rank."""
+        folder, tokenizer = self.folder / "model", self.encoder.copy_tokenizer()
+        model = llama(TINY if self.quick else LlamaSize())
+        save_with_projector(model, folder, self.encoder.id.name, self.encoder.id.dimension)
+        tokenizer.model_max_length = 8192
+        tokenizer.save_pretrained(folder)
+        return folder
 
     @cached_property
     def first(self) -> FirstRanker:
@@ -63,54 +74,51 @@ class Workload:
         return PERankRanker(self.checkpoint, self.encoder, "cpu", "dynamic" if dynamic else "one_step")
 
     @cached_property
-    def windows(self) -> list[Window]:
-        """Eight windows, prepared for FIRST."""
-        if self.quick:
-            windows = make_windows(self.encoder, 8, PASSAGES, words=4)
-        else:
-            windows = make_windows(self.encoder, 8, PASSAGES, requests=self.requests)
-        return [self.prepare(window) for window in windows]
-
-    def prepare(self, window: Window) -> Window:
-        prepared = self.first.prepare(window.query, window.passages)
-        return replace(window, query=prepared.query, passages=prepared.passages)
-
-    def lists(self) -> Iterator[tuple[str, Sequence[Passage]]]:
-        """Queries with candidates that come as texts: of the requests, or random ones."""
+    def lists(self) -> Sequence[CandidateList]:
+        """Queries with up to 100 candidates that come as texts, all different."""
         if self.requests is not None:
-            for request in islice(read_requests(self.requests), 2 if self.quick else _LISTS):
-                yield request.query.text, request.candidates[:_DEPTH]
-            return
-        for number in range(3 if self.quick else len(self.windows)):
-            passages = self.windows[number % len(self.windows)].passages
-            copies = 1 if self.quick else _DEPTH // PASSAGES
-            # A number in front makes each text new.
-            texts = [f"{number} {copy} {passage.text}" for copy in range(copies) for passage in passages]
-            yield "a query", [Passage(f"d{index}", text) for index, text in enumerate(texts)]
+            found = islice(read_requests(self.requests), 2 if self.quick else _MOST_LISTS)
+            return [CandidateList(item.query, item.candidates[:DEPTH]) for item in found]
+        draw = random.Random(0)
+        shortest, longest = _QUICK_CHARACTERS if self.quick else _CHARACTERS
+
+        def passage(doc_id: str) -> Passage:
+            return Passage(doc_id, f"{doc_id} {words(draw, draw.randint(shortest, longest))}")
+
+        return [
+            CandidateList(Query(words(draw, 30)), tuple(passage(f"{number}-{place}") for place in range(DEPTH)))
+            for number in range(_RANDOM_LISTS)
+        ]
+
+    @cached_property
+    def windows(self) -> list[Window]:
+        """The first passages of eight lists, prepared for FIRST; each has a random unit vector."""
+        return [with_vectors(self.window(item, PASSAGES), self.encoder.id.dimension) for item in self.lists[:_WINDOWS]]
+
+    def window(self, item: CandidateList, passages: int) -> Window:
+        """The first passages of a list, prepared for FIRST."""
+        prepared = self.first.prepare(item.query, item.candidates[:passages])
+        return Window(prepared.query, prepared.passages)
 
 
-def time_in_turns(
-    variants: Mapping[str, Callable[[], object]], repeats: int, clock: Callable[[], float] = time.process_time
-) -> Values:
-    """Seconds of every variant in each of the repeats, after one round as a warm-up.
+def with_vectors(window: Window, dimension: int) -> Window:
+    """The window with a random unit vector for each passage."""
+    vectors = np.random.default_rng(0).normal(size=(len(window.passages), dimension)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    pairs = zip(window.passages, vectors, strict=True)
+    return replace(window, passages=tuple(replace(passage, vector=vector) for passage, vector in pairs))
 
-    Args:
-        variants: functions to time, by name.
-        clock: CPU time of this process, or another clock in seconds.
-    """
+
+def time_in_turns(variants: Mapping[str, Callable[[], object]], repeats: int) -> Values:
+    """CPU seconds of every variant in each of the repeats, after one round as a warm-up."""
     seconds: Values = {name: [] for name in variants}
     for repeat in range(repeats + 1):
         for name, run in variants.items():
-            start = clock()
+            start_s = time.process_time()
             run()
             if repeat:
-                seconds[name].append(clock() - start)
+                seconds[name].append(time.process_time() - start_s)
     return seconds
-
-
-def figure_of(values: Sequence[float]) -> dict[str, float]:
-    """Median and range of the repeats."""
-    return {"median": median(values), "min": min(values), "max": max(values)}
 
 
 def ratios(numerators: Sequence[float], denominators: Sequence[float]) -> list[float]:

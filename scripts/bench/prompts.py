@@ -1,11 +1,9 @@
-"""Lists that the service has never seen, and the same lists again; and what FIRST costs without the model's pass."""
+"""What FIRST costs without the model's pass."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from statistics import quantiles
 
 from tokenizers import Tokenizer
 
@@ -15,8 +13,9 @@ from rerank.models.loading import load_tokenizer_of
 from rerank.models.tokenizer import backend_tokenizer_of
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.rankers.first import FirstPrompts
+from rerank.readers.candidates import CandidateList
 from rerank.reranking.blocking import Reranker
-from rerank.types import Passage, Query, Window
+from rerank.types import Window
 from scripts.bench.models import LlamaSize, llama
 from scripts.bench.workload import PASSAGES, Values, Workload, ratios, time_in_turns
 
@@ -24,33 +23,6 @@ _STRIDE = PASSAGES // 2
 _ONE_LAYER = LlamaSize(64, 128, 1, 2, 2, 49_152)
 #: Tokens of a passage in the prompt: as the bundled checkpoint has it, and as many as fit.
 _PASSAGE_TOKENS = {"48 tokens": 48, "whole passages": 0}
-
-
-def measure_cold(workload: Workload) -> Values:
-    """Milliseconds by the clock on one core for each list, p95 of them, and encoding all / the default model.
-
-    After a search backend nearly every request brings new texts, so the time of new texts is the one that counts.
-    """
-    cold, warm, encoding = list[float](), list[float](), list[float]()
-    with Reranker("default") as reranker:
-        for number, (query, candidates) in enumerate(workload.lists()):
-            times = [_ms(partial(reranker.rerank, query, candidates)) for _ in range(2)]
-            texts = [candidate.text or "" for candidate in candidates]
-            of_encoder = _ms(partial(workload.encoder.encode_passages, texts, "auto"))
-            if number:  # the first list warms up
-                cold.append(times[0])
-                warm.append(times[1])
-                encoding.append(of_encoder)
-    named = {"cold, default, ms": cold, "warm, default, ms": warm, "encoding all passages, ms": encoding}
-    p95 = {f"{name}, p95": [quantiles(values, n=20, method="inclusive")[18]] for name, values in named.items()}
-    ratios = [all_passages / default for all_passages, default in zip(encoding, cold, strict=True)]
-    return named | p95 | {"encoding all / default, cold": ratios}
-
-
-def _ms(run: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    run()
-    return (time.perf_counter() - start) * 1000
 
 
 def measure_prompts(workload: Workload) -> Values:
@@ -70,12 +42,12 @@ def measure_prompts(workload: Workload) -> Values:
         model = {"name": "m", "ranker": "first", "path": str(folder), "template": template}
         config = load_config(None, [model | {"passage_tokens": passage_tokens, "precision": "float32"}])
         with Reranker(config.model_copy(update={"models": config.models[:1]})) as reranker:
-            for query, candidates in workload.lists():
-                texts = [candidate.text for candidate in candidates]
+            for item in workload.lists:
+                texts = [candidate.text for candidate in item.candidates]
                 variants: dict[str, Callable[[], object]] = {
                     "once": partial(_tokenize, splitter, texts),
-                    "prompts": partial(_prompts, prompts, Query(query), candidates),
-                    "service": partial(reranker.rerank, query, candidates),
+                    "prompts": partial(_prompts, prompts, item),
+                    "service": partial(reranker.rerank, item.query, item.candidates),
                 }
                 seconds = time_in_turns(variants, 1)
                 for name in ("prompts", "service"):
@@ -90,7 +62,7 @@ def _tokenize(splitter: Tokenizer, texts: list[str]) -> list[tuple[list[int], li
     return [(found.ids, found.offsets) for found in splitter.encode_batch(texts)]
 
 
-def _prompts(prompts: FirstPrompts, query: Query, candidates: Sequence[Passage]) -> list[Window]:
-    prepared = prompts.prepare(query, candidates)
-    starts = range(max(0, len(candidates) - PASSAGES), -1, -_STRIDE)
+def _prompts(prompts: FirstPrompts, item: CandidateList) -> list[Window]:
+    prepared = prompts.prepare(item.query, item.candidates)
+    starts = range(max(0, len(item.candidates) - PASSAGES), -1, -_STRIDE)
     return [prompts.encode(Window(prepared.query, prepared.passages[start : start + PASSAGES])) for start in starts]
