@@ -106,7 +106,7 @@ def _parsed(text: str, path: Path) -> tuple[APIKey, ...] | None:
     try:
         keys = _KEYS.validate_python(file.content)
     except ValidationError as error:
-        problems = problems_of(error, file.content, tuple[APIKey, ...], file.place_of, quote=False)
+        problems = problems_of(error, file.content, tuple[APIKey, ...], file.file_and_line, quote=False)
         form = "the file is a list with one dash per entry, of name, sha256 and limits"
         raise ConfigError(f"{problems}; {form}") from error
     names = [key.name for key in keys]

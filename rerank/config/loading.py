@@ -70,7 +70,7 @@ def _place(
             from_file = given is None or (isinstance(given, Mapping) and bool(rest) and rest[0] not in given)
         case _:
             from_file = True
-    return file.place_of(location) if file and from_file else "command line"
+    return file.file_and_line(location) if file and from_file else "command line"
 
 
 def _check_names(config: ServiceConfig, place_of: Callable[[Sequence[int | str]], str]) -> None:

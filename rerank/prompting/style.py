@@ -1,7 +1,7 @@
-"""The style of a prompt: what decides a result in addition to the words of the template.
+"""The style of a prompt: settings that change a result beside the words of the template.
 
-Programs that publish rerankers treat texts each in their own way. A profile states the way of the program that measured
-the published figures, so that the same folder gives the same order here.
+The programs of publishers process texts in different ways. A profile states the style of the program that measured the
+published figures, so that the same checkpoint gives the same order here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rerank.util.combining import stream_safe
 
 _EMPTY_TITLE = "Title: Content: "
 _NUMBERS = re.compile(r"\[(\d+)\]")
-#: As FIRST's code writes it: its range holds the signs between "Z" and "a", too.
+#: Copied from FIRST's code: the range A-z includes the characters between "Z" and "a".
 _WORDS = re.compile(r"\[([A-z]+)\]")
 
 Tokens = Annotated[int, Field(ge=0, le=10_000_000, strict=True)]
@@ -26,7 +26,7 @@ Tokens = Annotated[int, Field(ge=0, le=10_000_000, strict=True)]
 class Guard(StrEnum):
     """A defence against texts that imitate the prompt, see `rerank.prompting.sanitize.Sanitizer`.
 
-    A guard changes texts that do no harm, too, such as "[1]" of a citation.
+    Guards also change harmless texts, such as the "[1]" of a citation.
     """
 
     #: White space becomes single spaces, so that no text begins a line.
@@ -37,7 +37,7 @@ class Guard(StrEnum):
     LABELS = "labels"
     #: Special tokens of the tokenizer, and the markup that its chat template writes, are divided by a space.
     MARKUP = "markup"
-    #: So is the chat markup of other public models.
+    #: The chat markup of other public models is divided in the same way.
     FOREIGN_MARKUP = "foreign_markup"
 
 
@@ -47,22 +47,22 @@ class PromptStyle(BaseModel):
     Attributes:
         bos_tokens: number of BOS tokens at the beginning. Default: as the chat template or the tokenizer writes it.
         chat_template: the conversation in Jinja, for a tokenizer that has no chat template. Default: none.
-        prompt_tokens: the most tokens of a prompt and of the bare order of its passages; 0: as many as the model reads.
-            Default: 0.
+        prompt_tokens: the most tokens of a prompt together with the order of its passages as the model would write it;
+            0: as many as the model reads. Default: 0.
         shorten: how passages are shortened until the prompt fits: `tokens` cuts the longest ones to an equal number of
             tokens; `words` cuts all to an equal number of words, lowered in the steps of RankLLM. Default: tokens.
         max_words: the most words of a passage; 0: all. Default: 0.
-        repair: what the package ftfy repairs: `none`; `prompt`, texts as parts of the prompt; `passages`, each
+        repair: which texts the package ftfy repairs: `none`; `prompt`, texts as parts of the prompt; `passages`, each
             passage alone, with its HTML entities, and then the prompt. Default: none.
-        titles: how a title precedes its text: `plain`, as in "D text"; `sentence`, as in "D. text", where a text loses
-            the empty title "Title: Content: "; `labelled`, as in "Title: D Content: text". Default: plain.
-        brackets: what becomes parentheses as in the publisher's program: `kept`, nothing; `numbers`, "[12]" in query
-            and passages; `words`, "[abc]" in passages. Default: kept.
+        titles: how a title precedes its text: `plain`, as in "D text"; `sentence`, as in "D. text", and the empty title
+            "Title: Content: " is removed; `labelled`, as in "Title: D Content: text". Default: plain.
+        brackets: which brackets become parentheses, as in the publisher's program: `kept`, none; `numbers`, "[12]" in
+            query and passages; `words`, "[abc]" in passages. Default: kept.
         guards: the defences against texts that imitate the prompt, see Guard. Default: all.
         blank_passages: `last`, no model reads passages without a text, and they come last; `read`, they are in the
             prompt. Default: last.
-        order_tokens: `free`, the model ends a generated order itself, with a few tokens to spare; `exact`, it writes as
-            many tokens as the bare order has, no fewer and no more. Default: free.
+        order_tokens: `free`, the model ends a generated order itself, with a few tokens to spare; `exact`, it writes
+            exactly the number of tokens that a full order has. Default: free.
         encoder_tokens: the most tokens that the encoder of PE-Rank reads of a passage or query, with its special
             tokens; 0: as many as it can. Default: 0.
         encoder_text: what E2Rank encodes of a passage: `sent`, the text as it was sent; `shown`, the text with the
@@ -102,7 +102,7 @@ class PromptStyle(BaseModel):
         return self.model_dump(mode="json", exclude_defaults=True)
 
     def __str__(self) -> str:
-        """The keys that differ from their defaults, as "guards markup, brackets numbers"; empty if none does."""
+        """The keys that differ from their defaults, such as "guards markup, brackets numbers"; empty if none does."""
         stated = self.stated
         if self.chat_template:
             stated["chat_template"] = "own"
@@ -112,7 +112,7 @@ class PromptStyle(BaseModel):
 
     @property
     def changes_passages(self) -> bool:
-        """True if prompts show another text of a passage than its own."""
+        """True if prompts show changed texts of passages."""
         is_plain = self.repair == "none" and self.titles == "plain" and self.brackets == "kept"
         return not is_plain or self.max_words > 0
 
@@ -121,15 +121,15 @@ class PromptStyle(BaseModel):
         return 0 < self.max_words < len(text.split(maxsplit=self.max_words))
 
     def query_text(self, text: str) -> str:
-        """Returns a query, or its instruction, as it stands in the prompt."""
+        """Returns a query, or its instruction, as the prompt shows it."""
         if self.brackets == "numbers":
             text = _NUMBERS.sub(r"(\1)", text)
         return text if self.repair == "none" else _repaired(text, has_html=False)
 
     def passage_text(self, text: str, title: str = "") -> str:
-        """Returns the text of a passage as it stands in the prompt, with single spaces between words.
+        """Returns the text of a passage as the prompt shows it, with single spaces between words.
 
-        Texts that are shortened by words keep one word more than the most, so that the prompt can say that it cut them.
+        With `shorten: words`, a cut text keeps one word more than `max_words`, which shows later that it is cut.
 
         Args:
             title: the title at the start of `text`; empty for a passage without one.

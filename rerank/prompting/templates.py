@@ -141,7 +141,7 @@ def parse_template(source: str, name_or_path: str) -> Template:
         parts = _TemplateFile.model_validate(file.content)
         _check_fields(parts)
     except ValidationError as error:
-        raise ConfigError(problems_of(error, file.content, _TemplateFile, file.place_of)) from error
+        raise ConfigError(problems_of(error, file.content, _TemplateFile, file.file_and_line)) from error
     except ConfigError as error:
         raise ConfigError(f"template {name_or_path}: {error}") from error
     content = source.encode()

@@ -1,8 +1,8 @@
-"""Tokens of the texts of prompts: texts are cut to a number of them, and tokenized once for all prompts of a request.
+"""Tokens of the texts of prompts: texts are cut to a number of tokens, and tokenized once for all prompts of a request.
 
-Tokens can span the border of a passage and the text around it: "." and a line end are one token of Llama-3. So a
-passage is cut at its first and last space, where tokenizers cut anyway. What is between keeps its tokens at any
-place; the rest is tokenized with the text around it.
+A token can span the border between a passage and the text around it: "." and a line end are one token of Llama-3. So
+passages are divided at their first and last space, where tokenizers divide anyway. The middle part has the same tokens
+in every prompt; the two other parts are tokenized together with the text around them.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from rerank.types import Passage, TextTokens
 
 #: Few texts have more characters per token; English has four to five.
 CHARS_PER_TOKEN = 8
-#: Tokens after the kept ones. A cut changes the tokens of the word and of the markup that it divides, which are fewer:
-#: WordPiece reads a word of more than 100 characters as one unknown token, but up to 100 of them as up to 100 tokens.
+#: A text is cut this many tokens after the last one that is kept, because a cut changes the tokens of the word and the
+#: markup that it divides. They have fewer tokens: WordPiece reads 100 characters of a word as at most 100 tokens.
 _MARGIN_TOKENS = 128
 #: The minimum length of a truncated passage; fewer tokens are not worth reading.
 _MIN_PASSAGE_TOKENS = 8
 #: A truncated passage may take a token or two more than the same text did inside the full passage.
 SLACK_TOKENS = 2
-#: How vocabularies write tokens with a space after something else. Few have any, most of them of other white space.
+#: A token of a vocabulary with a space after another character. Few vocabularies have such tokens.
 _INNER_SPACE = re.compile(r"[^ Ġ▁][ Ġ▁]")
-#: A space that no token may hold, because texts are cut there.
+#: No token may have a space after a visible character, because texts are divided there.
 _SPACE_AFTER_WORD = re.compile(r"\S ")
-#: A space alone between two visible ASCII characters, letters or digits.
+#: A gap: a single space between two characters that are visible ASCII, letters or digits.
 _GAP = re.compile(r"(?<=[!-~\w]) (?=[!-~\w])")
-#: A word in front of a text makes the tokenizer read it as the middle of one.
+#: Put before the second part of a divided text, so that a tokenizer does not read it as the beginning of a text.
 _WORD = "x"
-#: A text with words, numbers and signs next to one another.
+#: A text that shows whether a tokenizer reads parts of it as it reads the whole.
 _SAMPLE = (
     "Robins' eggs, 27 of 10 000 (see p. 3): it's 5% so — “naïve” he said… we'll 'go' <b> [sic] & 日本 語 Straße , ."
 )
@@ -50,16 +50,18 @@ class PromptTokenizer:
     """Tokenizes texts as a tokenizer does without its special tokens, safe to share among threads."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        # A copy that is configured once: one that a thread configures while another uses it raises "Already borrowed".
+        # A copy, because a tokenizer that one thread configures while another uses it raises "Already borrowed".
         self._backend = Tokenizer.from_str(cast(PreTrainedTokenizerFast, tokenizer).backend_tokenizer.to_str())
         self._backend.encode_special_tokens = False  # chat markup is read as special tokens
         self._backend.no_truncation()
         self._backend.no_padding()
 
     def ids(self, text: str) -> list[int]:
+        """Returns the token ids of a text."""
         return self._ids([text])[0]
 
     def tokens(self, texts: Sequence[str]) -> list[TextTokens]:
+        """Returns the token ids of texts, with the positions of the tokens in characters."""
         encodings = self._backend.encode_batch(list(texts), add_special_tokens=False)
         return [_text_tokens(encoding.ids, encoding.offsets) for encoding in encodings]
 
@@ -73,9 +75,9 @@ class PromptTokenizer:
         """Returns the token ids of a prompt, equal to `ids(prompt)`.
 
         Args:
-            passages: in the order of the prompt.
-            tokens: of their texts.
-            shown: what the prompt shows of each: its text, or the beginning of it.
+            passages: the passages in the order of the prompt.
+            tokens: the tokens of the passages' texts.
+            shown: for each passage, its text in the prompt: the whole text or its beginning.
         """
         if not self.cuts_at_spaces:
             return self.ids(prompt)
@@ -96,7 +98,7 @@ class PromptTokenizer:
         return ids
 
     def _ids(self, texts: list[str]) -> list[list[int]]:
-        """Returns the ids alone, without the offsets that other calls compute as well."""
+        """Returns the ids of texts. Faster than `tokens`, because offsets are not computed."""
         return [encoding.ids for encoding in self._backend.encode_batch_fast(texts, add_special_tokens=False)]
 
     @cached_property
@@ -105,7 +107,10 @@ class PromptTokenizer:
 
     @cached_property
     def cuts_at_spaces(self) -> bool:
-        """True if no token spans a gap, and a text is read alike on both sides of one."""
+        """True if no token spans a gap, and the parts of a text before and after a gap have their tokens in the whole.
+
+        It is tried at all gaps of `_SAMPLE`.
+        """
         found = [id_ for token, id_ in self._backend.get_vocab().items() if _INNER_SPACE.search(token)]
         if any(_SPACE_AFTER_WORD.search(self._backend.decode([id_], skip_special_tokens=False)) for id_ in found):
             return False
@@ -119,10 +124,10 @@ class PromptTokenizer:
 
 
 def beginning(text: str, tokens: int, count: Callable[[str], int]) -> str:
-    """Returns a beginning of a text that has the same first tokens, or the whole text if it has few.
+    """Returns a beginning of a text with the same first `tokens` tokens, or the whole text if it is short.
 
-    Reads `CHARS_PER_TOKEN` characters per token, and twice as many as long as they have too few tokens. So a text of up
-    to tokens * CHARS_PER_TOKEN characters is returned as it is; a longer one that is cut has more than `tokens` tokens.
+    Reads `CHARS_PER_TOKEN` characters per token, and doubles that while they have too few tokens. So a text of up to
+    tokens * CHARS_PER_TOKEN characters is returned as it is, and a cut text has more than `tokens` tokens.
 
     Args:
         tokens: the number of first tokens that are kept.
@@ -145,7 +150,7 @@ def first_tokens(text: str, tokens: int, token_ends: Callable[[str], Sequence[in
 
 
 def ending(text: str, tokens: int, count: Callable[[str], int]) -> str:
-    """Returns an end of a text that has the same last tokens, or the whole text if it has few; see `beginning`."""
+    """Returns an end of a text with the same last `tokens` tokens; a short text as it is. See `beginning`."""
     chars = tokens * CHARS_PER_TOKEN
     while chars < len(text) and count(text[-chars:]) < tokens + _MARGIN_TOKENS:
         chars *= 2
@@ -153,11 +158,11 @@ def ending(text: str, tokens: int, count: Callable[[str], int]) -> str:
 
 
 def passage_limit(lengths: Sequence[int], room: int, prompt_tokens: int) -> int:
-    """Returns the most tokens of a passage so that all fit. Short passages leave their share to long ones.
+    """Returns the most tokens of a passage with which all passages fit. Long passages get what short ones do not need.
 
     Args:
-        lengths: of the passages, in tokens, which do not fit.
-        room: tokens for all of them.
+        lengths: tokens of each passage; together they exceed `room`.
+        room: tokens for all passages.
         prompt_tokens: tokens of the whole prompt.
 
     Raises:
@@ -186,7 +191,7 @@ def _text_tokens(ids: list[int], spans: list[tuple[int, int]]) -> TextTokens:
 
 
 def _ids_between(tokens: TextTokens, start: int, end: int) -> array[int]:
-    """Returns the ids of a part of a text that begins and ends with tokens."""
+    """Returns the ids of the tokens from character `start` to `end`, both of which are borders of tokens."""
     return tokens.ids[bisect_left(tokens.starts, start) : bisect_left(tokens.starts, end)]
 
 
@@ -205,5 +210,5 @@ def _last_gap(text: str) -> int:
 
 
 def _is_gap(text: str, at: int) -> bool:
-    """True if a space is there, alone between two visible characters that normalisation keeps, and not as a space."""
+    """True if the character at `at` is a gap that normalisation (NFKC) does not change."""
     return bool(_GAP.match(text, at)) and unicodedata.is_normalized("NFKC", text[at - 1 : at + 2])

@@ -1,6 +1,6 @@
-"""Fields of requests as people write them: names of the command line become values of protobuf's enums.
+"""Reads fields of requests as people write them: the command line's names of enum values, such as "sliding".
 
-Candidates may have the names of their fields in Python's dicts, be plain texts, and have no id.
+A candidate may be a plain text, may lack an id, and may have the field names that are usual in Python.
 """
 
 from __future__ import annotations
@@ -45,14 +45,17 @@ _NAMES: dict[str, tuple[type[Name], Mapping[Any, int]]] = {
     "rerank.v1.OnFailure": (OnFailure, ON_FAILURE),
     "rerank.v1.FirstStageKind": (FirstStageKind, FIRST_STAGE_KINDS),
 }
-#: Arguments of the clients that callers give to a request.
+#: Arguments of the clients, which callers give to a request by mistake.
 _CLIENT_ARGUMENTS = ("attempts", "credentials", "target")
-#: Names that the fields of a candidate have in Python's dicts, and their names in rerank.proto.
+#: Other name of a candidate's field → its name in rerank.proto.
 _CANDIDATE_NAMES = {"_id": "doc_id", "docid": "doc_id", "id": "doc_id", "score": "first_stage_score"}
 
 
 def request_message(kind: type[M], fields: Mapping[str, Any], **others: Any) -> M:
-    """A request with these fields, see `with_enum_values`, and with others whose values are known to be right.
+    """The message with these fields, see `with_enum_values`.
+
+    Args:
+        others: further fields, which are not checked.
 
     Raises:
         InvalidRequest: there is no such field, or a field cannot have the value.
@@ -63,23 +66,29 @@ def request_message(kind: type[M], fields: Mapping[str, Any], **others: Any) -> 
 
 
 def with_enum_values(kind: type[Message], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a message, with enum values for names such as "sliding", "bm25" or "rocchio".
+    """The fields of a message, with enum values in place of names such as "sliding", "bm25" or "rocchio".
 
-    A name may also replace the whole message with one: {"strategy": "sliding"} is {"strategy": {"kind": "sliding"}}.
+    A name may also stand for a message that has an enum: {"strategy": "sliding"} is {"strategy": {"kind": "sliding"}}.
     So may a number: {"first_stage_weight": 0.5} is {"first_stage_weight": {"number": 0.5}}.
-    The number of candidates must have been checked before. An id may be an integer; a candidate without one gets its
-    0-based position, as a plain text does. Further fields of candidates are ignored, see `unread_candidate_fields`.
+    The id of a candidate may be an integer; a candidate without an id gets its 0-based position. Unknown fields of
+    candidates are ignored, see `unread_candidate_fields`. Names of rerank.proto, such as "FIRST_STAGE_BM25", and all
+    other values stay as they are.
 
-    The names that rerank.proto gives the values, such as "FIRST_STAGE_BM25", and all other values stay as they are.
+    Args:
+        fields: the caller must have checked the number of candidates.
 
     Raises:
-        InvalidRequest: a field of the request, or of a setting in it, does not exist; or an unknown name.
+        InvalidRequest: the request, or a message in it, has no such field; or an enum has no value of this name.
     """
     return _with_enum_values(cast(Descriptor, kind.DESCRIPTOR), fields, "")
 
 
 def unread_candidate_fields(kind: type[Message], fields: Mapping[str, Any]) -> list[str]:
-    """The names of the fields of candidates that `with_enum_values` ignores, each once, of fields that it has read."""
+    """The names of the fields of candidates that `with_enum_values` ignores, without repetition.
+
+    Args:
+        fields: fields that `with_enum_values` accepts.
+    """
     message = cast(Descriptor, kind.DESCRIPTOR).fields_by_name.get("candidates")
     if message is None or not isinstance(candidates := fields.get("candidates"), list):
         return []
@@ -135,7 +144,7 @@ def _value(field: FieldDescriptor, value: Any, path: str) -> Any:
 
 
 def _candidate(message: Any, candidate: object, index: int, path: str) -> Any:
-    """An element of the only repeated message that requests have."""
+    """The fields of a candidate; candidates are the only repeated message of requests."""
     if isinstance(candidate, str):
         return {"doc_id": str(index), "text": candidate}
     if not isinstance(candidate, Mapping):

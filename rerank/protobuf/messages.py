@@ -1,4 +1,4 @@
-"""Messages of rerank.v1: requests of the service from them, and rankings, search results and models as messages.
+"""Converts messages of rerank.v1 to requests, and rankings, search results and models to messages.
 
 The service itself checks the values of requests.
 """
@@ -42,12 +42,15 @@ from rerank.v1 import rerank_pb2 as pb
 T = TypeVar("T")
 U = TypeVar("U")
 
-#: Passages in all windows of a trace: some 100 kB. Sliding windows over 1,000 candidates hold 2,000.
+#: The most passages in all windows of a trace, some 100 kB. Sliding windows over 1,000 candidates hold 2,000.
 MAX_PASSAGES = 10_000
 
 
 def rerank_request(message: pb.RerankRequest) -> RerankRequest:
-    """The request of a message, whose candidates were counted. Raises: InvalidRequest for an enum or no text."""
+    """The request in a message. The caller must have checked the number of candidates.
+
+    Raises: InvalidRequest for an unknown enum value, or a candidate with neither text nor in_index.
+    """
     return RerankRequest(
         Query(message.query, instruction=message.instruction),
         [_passage(candidate, index) for index, candidate in enumerate(message.candidates)],
@@ -56,7 +59,7 @@ def rerank_request(message: pb.RerankRequest) -> RerankRequest:
 
 
 def search_request(message: pb.SearchRequest) -> SearchRequest:
-    """The request of a message. Raises: InvalidRequest for an unknown enum value."""
+    """The request in a message. Raises: InvalidRequest for an unknown enum value."""
     return SearchRequest(
         Query(message.query, instruction=message.instruction),
         _options(message),
@@ -140,6 +143,7 @@ def search_response(result: SearchResult, request: pb.SearchRequest) -> pb.Reran
 
 
 def list_models_response(reranker: AsyncReranker) -> pb.ListModelsResponse:
+    """The models of the service, the default one first, and its index."""
     index = _index(reranker.index.manifest) if reranker.index else None
     return pb.ListModelsResponse(models=[_model(model) for model in reranker.models()], index=index)
 

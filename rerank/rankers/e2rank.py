@@ -27,18 +27,18 @@ from rerank.rankers.text_prompts import TextPrompts
 from rerank.types import Passage, PreparedTexts, Query, ScoreKind, Vector, Window, WindowRanking
 from rerank.util.files import hub_name_of
 
-#: More than any list; only the first of them are in the prompt.
+#: The largest window. Only its first passages are in the prompt.
 _MOST_PASSAGES = 1000
 
 
 class E2RankPrompts(TextPrompts):
-    """Renders windows as prompts of E2Rank, and ranks them by the vectors that a model makes of these.
+    """Renders windows as prompts of E2Rank.
 
     Args:
-        tokenizer: of the model.
+        tokenizer: the model's tokenizer.
         context_tokens: the most tokens of a prompt.
         template: a prompt template, or its name or path.
-        instruction: of queries that have none.
+        instruction: the instruction for queries without one.
         prompt_passages: the number of passages in the prompt, the first ones of a window.
 
     Raises:
@@ -64,9 +64,9 @@ class E2RankPrompts(TextPrompts):
         self.max_window_size, self.max_window_tokens = _MOST_PASSAGES, context_tokens
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> PreparedTexts:
-        """Sanitizes the query, and gives passages the texts that are encoded. A vector of another text is left out.
+        """Sanitizes the query. If the encoder is to read the texts of the prompt, replaces those of the passages.
 
-        The passages in a prompt are known with the window only.
+        A passage whose text changes loses its vector. Prompts are rendered later, by `encode`.
         """
         instructed = query if query.instruction else replace(query, instruction=self._instruction)
         prepared, cut = self.renderer.prepare(instructed, ()).query, tuple[str, ...]()
@@ -77,7 +77,7 @@ class E2RankPrompts(TextPrompts):
         return PreparedTexts(prepared, tuple(passages), cut)
 
     def encode(self, window: Window) -> Window:
-        """Renders the prompt, which ends where the model's answer would begin."""
+        """Renders the window's prompt, up to where the model's answer would begin."""
         shown = self.renderer.prepare(window.query, window.passages[: len(self._names)]).passages
         prompt = self.renderer.prompt(replace(window, passages=shown), self._names)
         token_ids = tuple(prompt.token_ids)
@@ -85,7 +85,7 @@ class E2RankPrompts(TextPrompts):
 
 
 def _with_shown_text(passage: Passage, style: PromptStyle) -> Passage:
-    """Returns the passage with the text of the prompt, which has the title."""
+    """Returns the passage with its text as prompts show it, with the title in it."""
     text = style.passage_text(passage.text, passage.title)
     if text == passage.text:
         return passage
@@ -93,7 +93,7 @@ def _with_shown_text(passage: Passage, style: PromptStyle) -> Passage:
 
 
 def by_cosine(vector: Vector, passages: Sequence[Passage]) -> WindowRanking:
-    """Ranks passages with vectors by their cosines with the vector that was made of the query and the first of them."""
+    """Ranks passages by the cosines of their vectors with the (D,) vector of a prompt."""
     vectors = [passage.vector for passage in passages if passage.vector is not None]
     if len(vectors) < len(passages):
         raise ValueError("a passage of a window has no vector; this is a bug")
@@ -106,9 +106,9 @@ class E2RankRanker(E2RankPrompts, Ranker):
 
     Args:
         encoder: the model; it pools the last token.
-        reads_index: it is the encoder of the index, so that passages have its vectors.
+        reads_index: the encoder is the index's, so that passages may already have their vectors.
         template, instruction, prompt_passages: see E2RankPrompts.
-        precision: of the pass over a prompt, see `rerank.config.Precision`; passages are encoded in float32.
+        precision: number format of the pass over a prompt; passages are encoded in float32.
 
     Raises:
         CheckpointError: the encoder does not pool the state of the last token, or changes it afterwards.

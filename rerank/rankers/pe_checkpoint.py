@@ -1,4 +1,4 @@
-"""Loads PE-Rank checkpoints: ours, which share the encoder's vocabulary, and those in the published layouts."""
+"""Loads PE-Rank checkpoints: this package's, which use the encoder's vocabulary, and those in the published layouts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _OTHER_PROMPT = (
     "{folder} states no prompt, so it is read with the words of template pe_rank_text, which it was not trained with: "
     "its published figures are not reached; give its publisher's prompt as `template`"
 )
-#: `one_step` scores all passages at once; `dynamic` chooses one passage after the other.
+#: `one_step` scores all passages at once; `dynamic` chooses one passage after the other. See `rankers.pe_decode`.
 Decoding: TypeAlias = Literal["one_step", "dynamic"]
 
 
@@ -70,7 +70,7 @@ class PECheckpoint:
 
     @property
     def revision(self) -> str:
-        """SHA-256 of the weight files. It waits until they are read, so it is asked for last."""
+        """SHA-256 of the weight files. Waits until they are read."""
         return self.hashing.result()
 
 
@@ -79,10 +79,10 @@ def load_pe_checkpoint(
 ) -> PECheckpoint:
     """Loads a folder with config.json and weights in one of three layouts.
 
-    Our layout stores neither token embeddings nor a tokenizer, because they are the encoder's. The published layout (as
-    in liuqi6777/pe-rank-mistral-jina) is a complete causal LM with its tokenizer and `model_type` "embed_…"; its
-    projector is among the weights or in projector.bin. In both, config.json names the encoder and the projector's type.
-    A third one is the published layout after a training with LoRA, see `rerank.rankers.pe_adapter`.
+    This package's layout stores neither token embeddings nor a tokenizer, because they are the encoder's. The published
+    layout (as in liuqi6777/pe-rank-mistral-jina) is a complete causal LM with its tokenizer and `model_type` "embed_…";
+    its projector is among the weights or in projector.bin. In both, config.json names the encoder and the projector's
+    type. The third layout is the published one after a training with LoRA, see `rerank.rankers.pe_adapter`.
 
     Args:
         template: the prompt template of a checkpoint whose config.json names none and whose folder has none.
@@ -116,7 +116,7 @@ def _load(
         raise CheckpointError(
             f"{folder} holds no projector: its weights have no tensors projector.*, and there is no {PROJECTOR_FILE}"
         )
-    if _is_adapted(folder):  # its config.json counts the marks of vectors, for which the base has no embeddings
+    if _is_adapted(folder):  # config.json also counts marker tokens for vectors, for which the base has no embeddings
         config.vocab_size = weights[TOKEN_EMBEDDINGS].shape[0]
     unknown = {name for name in of_transformer if not name.startswith("model.") and name != HEAD}
     check_complete(folder, {"missing_keys": (), "unexpected_keys": unknown, "mismatched_keys": ()})
@@ -181,10 +181,10 @@ def _is_adapted(folder: Path) -> bool:
 
 
 def read_pe_weights(folder: Path, dtype: torch.dtype) -> tuple[Weights, list[Path]]:
-    """Returns the tensors of a checkpoint in any layout, also those of an encoder and of a head, and their files.
+    """Returns all tensors of a checkpoint in any layout, with those of an encoder or a head, and the files read.
 
     Args:
-        dtype: in which an adapter is merged into its base.
+        dtype: number format in which an adapter is merged into its base.
 
     Raises:
         CheckpointError: a file is missing or cannot be read.
@@ -200,16 +200,16 @@ def read_pe_weights(folder: Path, dtype: torch.dtype) -> tuple[Weights, list[Pat
 
 
 def is_aligned_projector(folder: Path) -> bool:
-    """Returns True for the result of the alignment by PE-Rank's authors: projector.bin without a language model."""
+    """Returns True for a folder of the alignment stage of PE-Rank: projector.bin without a language model."""
     has_model = any(any(folder.glob(pattern)) for pattern in ("*.safetensors", "pytorch_model*.bin"))
     return (folder / PROJECTOR_FILE).is_file() and not (has_model or _is_adapted(folder))
 
 
 def load_aligned_projector(folder: Path, encoder: Encoder) -> tuple[nn.Module, str]:
-    """Returns the projector of such a folder, and the language model that it was aligned with: a folder, or a name.
+    """Returns the projector of an `is_aligned_projector` folder, and the folder or name of its language model.
 
     Raises:
-        CheckpointError: the projector is of another encoder, or its language model was trained, too.
+        CheckpointError: the projector was trained for another encoder, or the language model was trained, too.
         ConfigError: the language model cannot be found.
     """
     config, path = read_config(folder), folder / "config.json"
@@ -283,9 +283,10 @@ def _own_tokenizer(folder: Path, config: PretrainedConfig) -> PreTrainedTokenize
 
 
 def _template(folder: Path, config: PretrainedConfig, requested: str | None, default: str) -> Template:
-    """Returns the template that config.json names, which may be a file in the folder, or else another one.
+    """Returns the prompt template: the one that config.json names, which may be a file in the folder; otherwise
+    `requested`, the folder's template.yaml, or `default`.
 
-    A folder may have template.yaml although its config.json, which other programs read, does not say so.
+    Other programs write config.json without a template, so the folder's template.yaml need not be named in it.
     """
     named = getattr(config, "template", None)
     if named is not None and requested not in (None, named):

@@ -1,4 +1,4 @@
-"""Scores the passages of PE-Rank all in one step, or chooses one after the other."""
+"""Decoding of PE-Rank: scores all passages in one step, or chooses one passage after the other."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def dynamic(
     passages: Sequence[torch.Tensor],
     top_ns: Sequence[int],
 ) -> list[tuple[tuple[float, ...], DecodeCost]]:
-    """Returns minus the rank of each passage in the order of choice (PE-Rank, section 3.3), and the choices' cost.
+    """Returns minus the rank of each passage in the order of choice (PE-Rank, section 3.3), and the cost of decoding.
 
-    The state of the last position scores the remaining passages; the best one (of equals the first in the window) is
-    the input of the next step. That is greedy generation over a vocabulary of n tokens, which is a separate matrix:
+    The state of the last position scores the remaining passages; the best one (of equal ones the first in the window)
+    is the input of the next step. That is greedy generation over a vocabulary of n tokens, which is a separate matrix:
     the embedding table of the model is neither resized nor written. All choices stay on the device until the last one.
 
     Args:
         prefill: reads the prompts, for a number of decode steps.
         top_ns: for each window, the number of passages to choose; 0: all. The others follow in the order of the last
-            inner products, which costs nothing more: with 1, the order is `one_step`'s.
+            inner products, without further steps: with 1, the order is that of `one_step`.
     """
     device, rows = prompts[0].device, torch.arange(len(prompts), device=prompts[0].device)
     sizes = [len(vectors) for vectors in passages]
@@ -56,21 +56,21 @@ def dynamic(
     products, chosen = list[torch.Tensor](), list[torch.Tensor]()  # per step: (B, N) and (B,)
     state: DecodeState | None = None
     start_s = 0.0
-    for _ in range(max(steps)):  # windows that are done run along
+    for _ in range(max(steps)):  # finished windows stay in the batch, and their choices are ignored
         if state is None:
             state = prefill(prompts, max(steps))
             start_s = _now_s(device)
         else:
             state.decode_step(vocabulary[rows, chosen[-1]].to(prompts[0].dtype))
         products.append(_inner_products(exact, state.outputs[:, None]))
-        chosen.append(products[-1].masked_fill(used, -torch.inf).argmax(dim=1))  # of equals the first
+        chosen.append(products[-1].masked_fill(used, -torch.inf).argmax(dim=1))  # the first of equal ones
         used[rows, chosen[-1]] = True
-    chosen_places = [places.tolist() for places in chosen]  # (steps, B)
+    chosen_positions = [positions.tolist() for positions in chosen]  # (steps, B)
     decode_ms = (_now_s(device) - start_s) * 1000 if chosen else 0.0
     return [
         (
             _negative_ranks(
-                [places[window] for places in chosen_places[:count]],
+                [positions[window] for positions in chosen_positions[:count]],
                 products[count - 1][window, :n].tolist() if count else [0.0] * n,
             ),
             DecodeCost(count, decode_ms),
@@ -86,35 +86,35 @@ def choice_scores(
 ) -> list[list[tuple[float, ...]]]:
     """Returns the scores of all choices of dynamic decoding, as if each window's passages were chosen in their order.
 
-    For a window of n passages that is n - 1 rows of the inner products of all passages that remain, less their mean.
-    These are continuous in the weights, while a choice between two passages that hardly differ hangs by rounding, and
-    with it all later ones.
+    For a window of n passages these are n - 1 rows: the inner products of the remaining passages, minus their mean. The
+    self-test compares them because they are continuous in the weights, while rounding may decide a choice between two
+    similar passages, and so all later choices.
 
     Args:
         prefill, prompts: as for `dynamic`.
         passages: (n, D) projected passages of each window.
     """
     state, rows = prefill(prompts, max(map(len, passages))), [list[tuple[float, ...]]() for _ in passages]
-    for step in range(max(map(len, passages)) - 1):  # windows that are done run along
+    for step in range(max(map(len, passages)) - 1):  # finished windows stay in the batch
         if step:
             chosen = [vectors[min(step, len(vectors)) - 1] for vectors in passages]
             state.decode_step(torch.stack(chosen).to(prompts[0].dtype))
-        for of_window, vectors, output in zip(rows, passages, state.outputs, strict=True):
+        for window_rows, vectors, output in zip(rows, passages, state.outputs, strict=True):
             if step < len(vectors) - 1:
                 products = _inner_products(vectors[step:], output)
-                of_window.append(tuple((products - products.mean()).tolist()))
+                window_rows.append(tuple((products - products.mean()).tolist()))
     return rows
 
 
 def _now_s(device: torch.device) -> float:
-    """The time when the device has done what it was given, which it does later than Python gives it."""
+    """The time when the device has finished its work, which CUDA does asynchronously."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
 
 
 def choices(n: int, top_n: int) -> int:
-    """Returns how many of n passages are chosen: `top_n` (0: all), but never the last one that remains."""
+    """Returns how many of n passages are chosen: `top_n` (0: all); the last remaining passage needs no choice."""
     return max(0, min(top_n or n, n - 1))
 
 
@@ -125,14 +125,14 @@ def _negative_ranks(chosen: Sequence[int], products: Sequence[float]) -> tuple[f
     """
     if not all(map(math.isfinite, products)):
         return (math.nan,) * len(products)
-    others = sorted(set(range(len(products))).difference(chosen), key=lambda place: (-products[place], place))
-    ranks = {place: rank for rank, place in enumerate([*chosen, *others])}
-    return tuple(float(-ranks[place]) for place in range(len(products)))
+    others = sorted(set(range(len(products))).difference(chosen), key=lambda position: (-products[position], position))
+    ranks = {position: rank for rank, position in enumerate([*chosen, *others])}
+    return tuple(float(-ranks[position]) for position in range(len(products)))
 
 
 def _inner_products(passages: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
     """(…, n, D) passages and (…, 1, D) or (D,) states → (…, n) inner products.
 
-    Row by row in float64, so that a score depends neither on the place of the passage nor on n: equal passages tie.
+    Row by row in float64, so that a score depends neither on the passage's position nor on n: equal passages tie.
     """
     return (passages.double() * state.double()).sum(-1)

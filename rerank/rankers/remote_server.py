@@ -1,4 +1,4 @@
-"""Rankers whose model a server runs; the rankers of rerank APIs send it texts, and get a score for each."""
+"""Rankers whose model runs in a server. A ranker of a rerank API sends texts, and gets a score for each."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from rerank.util.combining import nfc
 
 T = TypeVar("T")
 
-#: The largest window of a pointwise API.
+#: The largest window of an API with pointwise scores.
 _MOST_PASSAGES = 10_000
-#: The first request to every server, before it is used.
+#: The request that checks a server before it is used.
 _SAMPLE = (Query("how do birds find their way"), ("A violin has four strings.", "Pigeons follow roads and rivers."))
 
 
 class RemoteRanker(Ranker):
-    """A ranker whose model a server runs.
+    """A ranker whose model runs in a server.
 
     Args:
-        name: of the model in the configuration.
-        settings: of the server.
-        api_key: sent to it; empty: none.
-        health: path that answers GET if it is ready; empty: there is none.
+        name: the model's name in the configuration.
+        settings: the settings of the server.
+        api_key: sent to the server; empty: none.
+        health: path that answers GET if the server is ready; empty: there is none.
     """
 
     def __init__(self, name: str, settings: ServerSettings, api_key: str, health: str = "/health") -> None:
@@ -58,9 +58,13 @@ class RemoteRanker(Ranker):
         """Raises: NoAnswer, or a RerankError that says why the server cannot be used."""
 
     async def _request(self, request: Post | str, read: Callable[[Any], T]) -> T:
-        """Sends a request, or gets a path, and reads the answer.
+        """Sends a POST request, or a GET request for a path, and reads the answer.
 
-        Raises: NoAnswer; ModelServerUnfit if the server refuses, or answers in another form than documented.
+        Args:
+            read: reads the JSON of the answer. Raises LookupError, TypeError, ValueError or AttributeError if its form
+                is unknown.
+
+        Raises: NoAnswer; ModelServerUnfit if the server refuses, or answers in an unknown form.
         """
         answer = await (self._server.get(request) if isinstance(request, str) else self._server.post(request))
         try:
@@ -74,10 +78,12 @@ class RemoteRanker(Ranker):
 
 
 class ApiRanker(RemoteRanker):
-    """Ranks a window by the scores of a rerank API: in one call, or in several of a pointwise one with a smaller limit.
+    """Ranks a window by the scores of a rerank API.
+
+    A window is one call; of an API with pointwise scores several calls if the window exceeds its limit.
 
     Args:
-        name: of the model in the configuration.
+        name: the model's name in the configuration.
         servers: the servers and their API.
         window_size: the largest window of a listwise API.
         api_key: sent to the servers; empty: none.
@@ -123,7 +129,7 @@ class ApiRanker(RemoteRanker):
         try:
             return WindowRanking(tuple(chain.from_iterable(await asyncio.gather(*calls))))
         finally:
-            for call in calls:  # those that nobody waits for after one has failed
+            for call in calls:  # after one has failed, the others are not needed
                 call.cancel()
 
     async def _call(self, query: Query, texts: Sequence[str]) -> list[float]:
@@ -139,7 +145,7 @@ class ApiRanker(RemoteRanker):
         return await self._request(request, partial(self._api.scores, n=len(texts)))
 
     async def _check(self) -> None:
-        """Lets the server score two passages, which shows a wrong kind, model or key."""
+        """Requests the scores of two passages, which fails with a wrong kind, model or key."""
         await self._scores(*_SAMPLE)
 
 

@@ -1,4 +1,4 @@
-"""Renders the texts of passages as prompts, for rankers with their model here or in a server."""
+"""Renders the texts of passages as prompts, for rankers whose model runs in this process or in a server."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class TextPrompts(ABC):
     Args:
         answer_tokens: tokens that every prompt leaves free for the answer.
         passage_tokens: the maximum number of tokens shown per passage; 0: as many as fit.
-        thinks: the model is to reason before it answers.
+        thinks: the model reasons before it answers.
         query_tokens: the maximum number of tokens of a query; 0: as many as half a prompt holds.
 
     Attributes:
         max_window_size, max_window_tokens: the largest window, in passages and in tokens; subclasses set them.
 
     Raises:
-        CheckpointError: the chat template opens a reasoning, and the model is not to reason.
+        CheckpointError: the chat template begins a reasoning, and `thinks` is False.
         ConfigError: there is no such template.
     """
 
@@ -59,7 +59,7 @@ class TextPrompts(ABC):
             )
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> PreparedTexts:
-        """See Ranker."""
+        """See `Ranker.prepare`."""
         return self.renderer.prepare(query, passages)
 
     def describe(self, model_id: str, revision: str) -> RankerInfo:

@@ -96,15 +96,15 @@ class Reranker:
     ) -> list[dict[str, Any]]:
         """Ranks texts, called as sentence-transformers' `CrossEncoder.rank` is.
 
-        Other than there, a text's score depends on the other texts, too, and it is comparable within the list only.
+        Unlike there, a text's score depends on the other texts, too, and it is comparable only within the list.
 
         Args:
             query: the query, which must not be empty.
             documents: the texts; in first-stage order, best first, if they are `ordered`.
             top_k: the number of results, at least 1; None for all.
             return_documents: whether each result has its "text".
-            ordered: whether a first stage ordered the documents, which then counts. By default it has
-                no effect, and equal texts get equal scores; see `rerank.reranking.unordered`.
+            ordered: whether the documents are in the order of a first stage, and the order counts. By default the order
+                has no effect, and equal texts get equal scores; see `rerank.reranking.unordered`.
             min_relevance: the least relevance of a result, 0 to 1; None: none is left out.
             others: arguments of `CrossEncoder.rank` that have no effect here, as for `predict`.
 
@@ -141,12 +141,12 @@ class Reranker:
         """Scores pairs of query and text, called as sentence-transformers' `CrossEncoder.predict` is.
 
         The texts of one query are ranked as one list, whose order has no effect. A model that reads each text alone,
-        such as a cross-encoder, gives the model's own score, which is comparable over all pairs. The scores of any
-        other one are comparable among the texts of one query only, so that it takes pairs of one query only.
+        such as a cross-encoder, gives scores that are comparable over all pairs. The scores of other models are
+        comparable only among the texts of one query, so such a model accepts only pairs with one query.
 
         Args:
             pairs: (query, text) pairs, or one such pair.
-            show_progress_bar: whether to show one on a terminal or in a notebook.
+            show_progress_bar: whether to show a progress bar on a terminal or in a notebook.
             others: arguments of `CrossEncoder.predict` that cannot change scores, such as `batch_size`, `num_workers`
                 and `convert_to_numpy`. They are accepted and ignored.
 
@@ -198,13 +198,13 @@ class Reranker:
         options: RankOptions | None = None,
         show_progress_bar: bool = False,
     ) -> Iterator[Ranking | RerankError]:
-        """Reranks many lists, some at a time, in batches that several of them share.
+        """Reranks many lists, several at a time, whose windows share batches.
 
         Args:
-            requests: pairs of query and candidates, as for `rerank`. They are read as they are needed, a bounded number
-                ahead, so that they may be as many as one likes.
-            options: for all requests.
-            show_progress_bar: whether to show one on a terminal or in a notebook.
+            requests: pairs of query and candidates, as for `rerank`. They are read a bounded number ahead, so an
+                iterator may give any number of them.
+            options: the options of all requests.
+            show_progress_bar: whether to show a progress bar on a terminal or in a notebook.
 
         Returns:
             The ranking of each request, in their order; for one that failed, the error, which is not raised.

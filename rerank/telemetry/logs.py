@@ -21,30 +21,32 @@ from rerank.util.terminal import escape_control_chars
 
 log = logging.getLogger(__name__)
 
-#: Has one line per call; its messages are CallRecords.
+#: The log with one line per call; its messages are CallRecords.
 _calls_log = logging.getLogger("rerank.calls")
-#: Lines that wait until standard error takes them; further ones are dropped and counted.
+#: The most lines that wait to be written; further ones are dropped and counted.
 _MAX_WAITING = 10_000
-#: Seconds that lines gather, as waking the thread costs as much as some lines; lines at once.
-_GATHER_S, _AT_ONCE = 0.05, 1000
-#: Seconds that the last lines have at the end of the process.
+#: Seconds for which lines are collected, because waking the thread takes as long as writing some lines.
+_GATHER_S = 0.05
+#: The most lines of one write.
+_AT_ONCE = 1000
+#: The most seconds that the end of the process waits for the last lines.
 _FLUSH_S = 1.0
 _STANDARD_ERROR = 2
 _TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def set_up_logging(config: TelemetryConfig) -> None:
-    """Makes the root logger write messages to standard error, in the form and from the level of the settings."""
+    """Configures the root logger: to standard error, with the format and the level of the settings."""
     handler = LogWriter(_STANDARD_ERROR)
     handler.setFormatter(JsonFormatter() if config.log_format == "json" else TextFormatter())
     logging.basicConfig(level=config.log_level.upper(), handlers=[handler], force=True)
 
 
 class LogWriter(logging.Handler):
-    """Writes lines to a file on a separate thread: a pipe that nobody reads keeps no call waiting, and no exit.
+    """Writes lines to a file on a separate thread, so that a pipe that nobody reads delays neither calls nor the exit.
 
     Args:
-        file: the descriptor.
+        file: the file descriptor.
     """
 
     def __init__(self, file: int) -> None:
@@ -60,7 +62,7 @@ class LogWriter(logging.Handler):
             return
         try:
             if self._dropped:
-                message = f"{self._dropped} lines of the log were dropped, because nobody read the lines before"
+                message = f"{self._dropped} lines of the log were dropped, because earlier lines were not read in time"
                 notice = logging.LogRecord(__name__, logging.WARNING, __file__, 0, message, None, None)
                 self._lines.append(self.format(notice))
                 self._dropped = 0
@@ -71,7 +73,7 @@ class LogWriter(logging.Handler):
             self._has_lines.set()
 
     def flush(self) -> None:
-        """Waits until the lines are written, but not long. Called at the end of the process, too."""
+        """Waits until the lines are written, at most a second. logging calls it at the end of the process, too."""
         end_s = time.monotonic() + _FLUSH_S
         while (self._lines or self._is_writing) and time.monotonic() < end_s:
             time.sleep(_GATHER_S / 10)
@@ -94,11 +96,11 @@ class LogWriter(logging.Handler):
 
 
 class RateLimitedLog:
-    """Logs what happens often, at most once a second, with the number of times.
+    """Logs a frequent event at most once a second, with the number of events since the last line.
 
     Args:
-        line: with {} instead of the number, such as "HTTP port: {} connections were refused".
-        level: of the line.
+        line: the text, with {} for the number, such as "HTTP port: {} connections were refused".
+        level: level of the line.
     """
 
     def __init__(self, line: str, level: int = logging.WARNING) -> None:
@@ -107,11 +109,11 @@ class RateLimitedLog:
         self._next_s = 0.0
 
     def add(self, number: int, reason: str) -> None:
-        """Counts, and logs the number since the line before.
+        """Counts events, and logs their number if the last line is older than a second.
 
         Args:
-            number: how often it has happened.
-            reason: of the last time.
+            number: number of events.
+            reason: reason of the last event.
         """
         self._number += number
         now_s = time.monotonic()
@@ -121,7 +123,7 @@ class RateLimitedLog:
 
 
 class CallLog:
-    """Logs calls. Calls without a valid key, or cancelled before they were read, are only counted, once a second.
+    """Logs calls. Calls without a valid key, and calls cancelled before they were read, get one line a second together.
 
     Anyone may send thousands of them a second.
     """
@@ -137,11 +139,11 @@ class CallLog:
         elif call.is_cancelled and call.request is None:
             self._cancelled.add(1, f"the last of them by {call.peer}")
         else:
-            _calls_log.info("%s", call)  # a call is made a line only if the log is read
+            _calls_log.info("%s", call)  # its text is made only if the level is logged
 
 
 class TextFormatter(logging.Formatter):
-    """A line per message. What callers send steers no terminal, and cannot begin a line like another message's."""
+    """A line per message. Control characters and line ends of callers are escaped, so that they cannot forge lines."""
 
     def __init__(self) -> None:
         super().__init__(_TEXT)
@@ -172,7 +174,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _printable(line: str) -> str:
-    """Escapes what nobody sees, such as zero-width and tag characters, and line ends of Unicode. It stays JSON."""
+    """Escapes invisible characters, such as zero-width and tag characters, and Unicode's line ends, as JSON does."""
     if line.isprintable():
         return line
     return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in line)

@@ -45,7 +45,7 @@ class Metrics:
         self._calls = _CallMetrics(self.registry, [model.name for model in reranker.models()])
         self._batches = _BatchMetrics(self.registry)
         engine = reranker.engine
-        for name, help_text, read in (  # not at each change: the sum of the tokens walks through all requests
+        for name, help_text, read in (  # read for each page, not set at each change: the tokens are a sum over requests
             ("calls_in_flight", "Calls in flight.", lambda: calls.number),
             ("queued_requests", "Admitted requests, with those that are running.", lambda: engine.queued_requests),
             ("queued_tokens", "Tokens that remain of the requests in the queue.", lambda: engine.queued_tokens),
@@ -70,7 +70,7 @@ class Metrics:
 
 
 class _VectorCacheCollector(Collector):
-    """The texts that were looked up in a vector cache, which counts them on other threads."""
+    """Hits and misses of a vector cache, which other threads count."""
 
     def __init__(self, cache: VectorCache) -> None:
         self._cache = cache
@@ -84,7 +84,7 @@ class _VectorCacheCollector(Collector):
 
 
 class _CallMetrics:
-    """The metrics of calls and of their answers. `models` are the configured ones, the default one first."""
+    """The metrics of calls and of their answers. `models` are the configured names, the default one first."""
 
     def __init__(self, registry: CollectorRegistry, models: Sequence[str]) -> None:
         counter = partial(Counter, namespace="rerank", registry=registry)
@@ -103,8 +103,8 @@ class _CallMetrics:
         )
         self._fallbacks = counter("fallbacks", "Answers instead of an error, by its reason.", ["model", "reason"])
         self._truncated = counter("truncated_passages", "Passages too long for the model, of answers.", ["model"])
-        self._generated = counter("generated_identifiers", "Places in generated permutations.", ["model"])
-        self._repaired = counter("repaired_identifiers", "Repaired places in generated permutations.", ["model"])
+        self._generated = counter("generated_identifiers", "Identifiers in generated permutations.", ["model"])
+        self._repaired = counter("repaired_identifiers", "Repaired identifiers in generated permutations.", ["model"])
         self._kendall_tau = Summary(
             "first_stage_kendall_tau",
             "Kendall's tau of an answer's order with the first stage's; its mean is sum / count.",

@@ -1,4 +1,4 @@
-"""Opens the metrics and traces that the settings ask for. What is off costs nothing."""
+"""Opens the metrics and traces that the settings ask for. Others cost nothing."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Telemetry:
     Attributes:
         on_end: observes a call that has ended.
         interceptors: for the gRPC server.
-        wrap_app: ASGI application → the one to serve over HTTP.
-        metrics: the metrics to show; None without metrics.
+        wrap_app: ASGI application → the application to serve, such as one that traces its requests.
+        metrics: the registry of the metrics; None without metrics.
     """
 
     on_end: OnEnd

@@ -11,21 +11,21 @@ import snowballstemmer
 
 from rerank.util.combining import nfc
 
-#: Characters of a query or a text whose words are read: what both encoders read, and some more.
+#: Words are read from this many characters of a query or a text: as many as both encoders read, and some more.
 READ_CHARS = 4_000
 #: The English words that are so frequent that Lucene leaves them out.
 STOP_WORDS = frozenset({
     "a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not", "of",
     "on", "or", "such", "that", "the", "their", "then", "there", "these", "they", "this", "to", "was", "will", "with",
 })  # fmt: skip
-#: Distinct words whose stems are kept: a stem takes 30 microseconds, and the texts of a day share most of their words.
+#: Distinct words whose stems are cached: a stem takes 30 microseconds, and texts share most of their words.
 _KEPT_STEMS = 1 << 17
 
 #: A word, with underscores inside but not around it, or a character of Chinese or Japanese, which have no spaces.
 _WORD = re.compile(r"[{0}]|[^\W_{0}]+(?:_+[^\W_{0}]+)*".format(r"\u3040-\u30ff\u3400-\u9fff"))
 _POSSESSIVE = re.compile(r"['\u2019]s\b")
 _PORTER = snowballstemmer.stemmer("porter")
-#: The stemmer keeps the word that it works on.
+#: The stemmer is not thread-safe.
 _LOCK = Lock()
 
 

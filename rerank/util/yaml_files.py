@@ -1,4 +1,4 @@
-"""Reads users' YAML files, with the line of each part; refuses what Python would misread or never finish."""
+"""Reads users' YAML files, with line numbers; refuses content that Python would misread or never finish reading."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_NUMBER_BITS = 63
 
 @dataclass(frozen=True)
 class YamlFile:
-    """The content of a YAML file, and where its parts are.
+    """The content of a YAML file, and the lines of its parts.
 
     Attributes:
         path: the file's name, for messages.
@@ -33,7 +33,7 @@ class YamlFile:
     _root: yaml.Node | None
 
     def line_of(self, location: Sequence[object]) -> int:
-        """The 1-based line of a part, such as ("models", 0, "path"); of what is around it if there is no such part."""
+        """The 1-based line of a part, such as ("models", 0, "path"); of a missing part, the line of its parent."""
         node, line = self._root, 1
         for part in location:
             if (child := _child(node, part)) is not None:
@@ -41,13 +41,13 @@ class YamlFile:
                 line = mark.line + 1
         return line
 
-    def place_of(self, location: Sequence[object]) -> str:
-        """The file and the line of a part, for the beginning of a message."""
+    def file_and_line(self, location: Sequence[object]) -> str:
+        """The path of the file and the line of a part, for the beginning of a message."""
         return f"{self.path}: line {self.line_of(location)}"
 
 
 def read_yaml(path: Path) -> YamlFile:
-    """Reads a file. Raises: ConfigError with the line, see `parse_yaml`; or it cannot be read."""
+    """Reads a file. Raises: ConfigError if the file cannot be read; see `parse_yaml`."""
     return parse_yaml(read_text(path), path)
 
 
@@ -55,8 +55,8 @@ def parse_yaml(text: str, path: Path | str) -> YamlFile:
     """Parses the text of the file `path`.
 
     Raises:
-        ConfigError: it is not YAML, has a key twice in a mapping, more than 50 levels, or a value that cannot be read.
-            The message names the line, and quotes nothing of the file but names of tags and anchors.
+        ConfigError: the text is not YAML, has a key twice in a mapping, more than 50 levels, or a value that cannot be
+            read. The message names the line. It quotes only names of tags and anchors, as the file may have secrets.
     """
     try:
         loader = _Loader(text)
@@ -73,7 +73,7 @@ def parse_yaml(text: str, path: Path | str) -> YamlFile:
 
 
 def _child(node: yaml.Node | None, part: object) -> tuple[yaml.Mark, yaml.Node] | None:
-    """The place where a part of a node begins, and its value; None if the node has no such part."""
+    """The position of a part of a node in the file, and its value; None if the node has no such part."""
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             if key.value == str(part):
@@ -84,7 +84,7 @@ def _child(node: yaml.Node | None, part: object) -> tuple[yaml.Mark, yaml.Node] 
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's loader in Python. The one in C ends the process at a hundred thousand brackets."""
+    """PyYAML's loader in Python. Its loader in C ends the process at a hundred thousand brackets."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -139,5 +139,5 @@ def _identity(key: yaml.Node) -> object:
 
 
 def _is_plain(text: str) -> bool:
-    """True if the text can be a path or be printed: no NUL, no half of a character that UTF-16 writes as two."""
+    """True if the text can be printed and used as a path: it has no NUL, and no half of a surrogate pair."""
     return not any(character == "\0" or "\ud800" <= character <= "\udfff" for character in text)

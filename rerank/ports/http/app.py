@@ -1,4 +1,4 @@
-"""The HTTP application: its paths and hosts, and the endpoints, which answer requests in the forms of their APIs."""
+"""The HTTP application: its paths and hosts, and the endpoints, which answer each request in the format of its API."""
 
 from __future__ import annotations
 
@@ -42,15 +42,16 @@ Refuse = Callable[[RerankError], Response]
 
 
 def create_app(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd, by_path: APIs) -> Starlette:
-    """The HTTP application over an open reranker.
+    """The HTTP application of an open reranker.
 
-    Entry points of the group `rerank.http` add routes: functions of the reranker and of what `limited_by` makes.
+    Entry points of the group `rerank.http` add routes: each is a function that takes the reranker and the result of
+    `limited_by`, and returns routes.
 
     Args:
         reranker: answers the requests; its configuration has the limits and the aliases of models.
-        calls: the limits of calls in flight, and the keys; gRPC has the same object.
+        calls: counts the calls in flight, and checks limits and keys; shared with the gRPC port.
         on_end: called when a request was answered.
-        by_path: the APIs.
+        by_path: path → its APIs.
     """
     config = reranker.config
     endpoints = {path: Endpoint(apis, reranker, calls, on_end) for path, apis in by_path.items()}
@@ -73,9 +74,9 @@ def create_app(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd, by_
 
 
 class _PlainPaths:
-    """Middleware that answers paths as clients join them, such as //v1/rerank and /v1/rerank/.
+    """Middleware that removes superfluous slashes of a path, such as //v1/rerank or /v1/rerank/, which clients send.
 
-    Also after a scheme and a host, as proxies get paths (RFC 9112, 3.2.2).
+    It also removes a scheme and a host before the path, as in requests to proxies (RFC 9112, 3.2.2).
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -120,7 +121,7 @@ class Endpoint:
     Args:
         apis: the APIs of the path.
         reranker: has the models, the limits and the aliases of models.
-        calls: the calls in flight, and the keys; gRPC has the same object.
+        calls: counts the calls in flight, and checks limits and keys; shared with the gRPC port.
         on_end: called when a request was answered.
     """
 
@@ -161,13 +162,13 @@ class Endpoint:
                 notes += warnings_of(trace)
                 reply = call.reply(await call.convert(reranker, parsed.render, result, notes))
         except Exception as error:
-            error.__traceback__ = None  # it keeps the body
+            error.__traceback__ = None  # a traceback keeps the body in memory
             return _refusal(error, apis)
         headers = execution_headers(trace) | ({"x-rerank-warnings": header_value("; ".join(notes))} if notes else {})
         return HttpReply(reply, headers=headers)
 
     def _adapted(self, parsed: ParsedRequest, notes: list[str]) -> RerankRequest | SearchRequest:
-        """The request as this service can answer it; adds a note on each change."""
+        """The request with aliases resolved, and without options that this service cannot follow; notes name both."""
         request, best_effort, options = parsed.request, parsed.best_effort, parsed.request.options
         if (name := self._resolved_name(options.model)) != options.model:
             notes.append(f"model {options.model[:_MAX_QUOTED_CHARS]!r} is an alias of {name}, which answers")
@@ -195,7 +196,7 @@ class Endpoint:
 
 
 def _refusal(error: Exception, apis: Collection[RerankAPI]) -> HttpReply:
-    """The error in the fields of these APIs."""
+    """The reply to a failed request, with the fields of errors of all `apis`."""
     names = [api.passages_field for api in apis]
     problem = problem_of(error, names[0] if len(names) == 1 else "candidates")
     return HttpReply(json.dumps(error_body(apis, problem)).encode(), problem.status, problem.headers)
@@ -215,7 +216,7 @@ async def _send(request_id: str, reply: HttpReply, send: Send) -> None:
 
 
 def header_value(text: str) -> str:
-    """A text as the value of a header: ASCII without control characters, not too long, and no space at its ends."""
+    """A text as the value of a header: ASCII without control characters, at most 2,000 characters, stripped."""
     return json.dumps(text)[1:-1].replace("\x7f", r"\u007f")[:_MAX_HEADER_CHARS].strip()
 
 

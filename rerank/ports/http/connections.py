@@ -1,6 +1,6 @@
 """Connections of an HTTP port: bounds on their number, on slow requests and on small chunks (uvicorn's protocol).
 
-At the bound, a new connection takes the place of the one that has waited for a request for longest.
+At the bound, a new connection replaces the one that has been idle (waits for a request) for longest.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from rerank.ports.connections import refusal_reason
 from rerank.telemetry.logs import RateLimitedLog
 
-#: This many connections may wait until asyncio accepts them, which takes a part of them at a time.
+#: This many connections may wait in the system's queue until asyncio accepts them.
 _QUEUE = 2048
-#: This many chunks of a body may be of any size. Further ones must have this many bytes on average.
+#: This many chunks of a body may be of any size; further ones must have this many bytes on average.
 _FREE_CHUNKS, _BYTES_PER_CHUNK = 256, 256
 _MAX_HEADER_BYTES = 64 * 1024
 _VERSIONS = (b"1.0", b"1.1")
@@ -33,20 +33,22 @@ BadRequest: TypeAlias = Callable[[str], bytes]
 class BoundedListener(socket.socket):
     """A listening socket whose `accept` keeps the number of connections within a bound.
 
-    A connection waits for a request until `begin_request`, and again after `expect_request`.
+    A connection is idle until `begin_request`, and again after `expect_request`.
 
     Args:
         family, kind, protocol: see `socket.socket`.
-        most: the most connections at the same time.
+        max_connections: the most connections at the same time.
     """
 
-    def __init__(self, family: int, kind: int, protocol: int, most: int) -> None:
+    def __init__(self, family: int, kind: int, protocol: int, max_connections: int) -> None:
         super().__init__(family, kind, protocol)
-        self._most = most
+        self._max_connections = max_connections
+        #: File descriptor → connection.
         self._open: dict[int, _TrackedSocket] = {}
-        #: Files of the connections that wait for a request; the one that waits for longest is first.
-        self._waiting: dict[int, None] = {}
-        self._spare = open(os.devnull)  # noqa: SIM115  (its file takes the connection that is refused for want of one)
+        #: File descriptors of the idle connections; the one that is idle for longest is first.
+        self._idle: dict[int, None] = {}
+        #: Closed to have a file descriptor for a connection that is refused because the process has none left.
+        self._spare = open(os.devnull)  # noqa: SIM115
         self._refusals = RateLimitedLog("HTTP port: {} connections were refused or ended")
 
     def listen(self, backlog: int = 0) -> None:
@@ -57,8 +59,8 @@ class BoundedListener(socket.socket):
         """Accepts the next connection; returns it with the address of its client.
 
         Raises:
-            ConnectionAbortedError: the port is full, and no connection waits that could end for the new one; or no file
-                is left for it. asyncio takes this as a client that gave up.
+            ConnectionAbortedError: the port is full, and no connection is idle; or the process has no file descriptor
+                left. asyncio takes this exception as a client that gave up.
         """
         try:
             connection, address = super().accept()
@@ -67,30 +69,30 @@ class BoundedListener(socket.socket):
                 raise
             self._refuse_without_file()
             raise ConnectionAbortedError(str(error)) from error
-        if len(self._open) >= self._most:
-            self._make_room(connection)
+        if len(self._open) >= self._max_connections:
+            self._end_idle_connection(connection)
         accepted = _TrackedSocket(connection, self)
         self._open[accepted.fileno()] = accepted
         self.expect_request(accepted.fileno())
         return accepted, address
 
     def begin_request(self, file: int) -> None:
-        """Notes that a request has arrived at the connection with this file descriptor."""
-        self._waiting.pop(file, None)
+        """Counts the connection with this file descriptor as busy: a request has arrived."""
+        self._idle.pop(file, None)
 
     def expect_request(self, file: int) -> None:
-        """Notes that the connection with this file descriptor waits for its next request."""
+        """Counts the connection with this file descriptor as idle: it waits for its next request."""
         self.begin_request(file)
         if file in self._open:
-            self._waiting[file] = None
+            self._idle[file] = None
 
     def leave(self, file: int) -> None:
-        """Notes that the connection with this file descriptor closes; no more of it is counted."""
+        """Counts the connection with this file descriptor no more: it closes."""
         self._open.pop(file, None)
         self.begin_request(file)
 
     def _refuse_without_file(self) -> None:
-        """Ends the next connection, which asyncio would ask for again and again, with a traceback each time."""
+        """Closes the next connection; otherwise asyncio would try again and again, with a traceback each time."""
         self._refusals.add(1, "the process may open no more files")
         self._spare.close()
         with suppress(OSError):  # other threads may have taken the file
@@ -102,17 +104,17 @@ class BoundedListener(socket.socket):
         self._spare.close()
         super().close()
 
-    def _make_room(self, new: socket.socket) -> None:
-        """Ends the connection that waits for longest. Raises: ConnectionAbortedError."""
-        reason = refusal_reason(self._most)
+    def _end_idle_connection(self, new: socket.socket) -> None:
+        """Ends the connection that is idle for longest. Raises: ConnectionAbortedError if none is, and closes `new`."""
+        reason = refusal_reason(self._max_connections)
         self._refusals.add(1, reason)
-        longest = next(iter(self._waiting), None)
+        longest = next(iter(self._idle), None)
         if longest is None:
             new.close()
             raise ConnectionAbortedError(reason)
         ended = self._open[longest]
-        self.leave(longest)  # now, so that those which wait for asyncio to close them take no place of others
-        with suppress(OSError):  # its client has closed it
+        self.leave(longest)  # now, although asyncio closes it later, so that it does not count until then
+        with suppress(OSError):  # the client has closed it
             ended.shutdown(socket.SHUT_RDWR)
 
 
@@ -124,15 +126,15 @@ class _TrackedSocket(socket.socket):
         self._listener = listener
 
     def close(self) -> None:
-        self._listener.leave(self.fileno())  # before the next connection can have the number of its file
+        self._listener.leave(self.fileno())  # before the next connection can get the same file descriptor
         super().close()
 
 
 class _Connection(h11.Connection):
-    """Notes what is wrong with a request, and refuses more of them than h11.
+    """Keeps the problem of a request for the answer, and refuses some requests that h11 accepts.
 
-    A chunk takes some 10 µs of the event loop, so that chunks of a few bytes are refused. A length next to chunks is
-    refused, because a proxy may see another end of such a request than we do (RFC 9112, 6.3).
+    Bodies of small chunks are refused, because a chunk takes some 10 µs of the event loop. Requests with both a length
+    and chunks are refused, because a proxy may see another end of such a request than this server (RFC 9112, 6.3).
     """
 
     problem = ""
@@ -172,7 +174,7 @@ class BoundedProtocol(H11Protocol):
     Args:
         max_transfer_s: that limit, in seconds.
         bad_request: makes the body of the answer to bytes that are not HTTP.
-        listeners: accepted the connections; they learn which of them wait for a request.
+        listeners: the listening sockets; the one that accepted the connection counts it as idle or busy.
     """
 
     conn: _Connection
@@ -197,7 +199,7 @@ class BoundedProtocol(H11Protocol):
         self._expect_request()
 
     def handle_events(self) -> None:
-        """Reads what has arrived. uvicorn calls it for new data, and after an answer, for requests that wait."""
+        """Reads arrived bytes. uvicorn calls it for new data, and after an answer, for requests that came meanwhile."""
         super().handle_events()
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop_timer()
@@ -216,7 +218,7 @@ class BoundedProtocol(H11Protocol):
         self._stop_timer()
         self._timer = self.loop.call_later(self._max_transfer_s, self.transport.abort)
         if not self.transport.is_closing():
-            for listener in self._listeners:  # the one that knows the file notes it
+            for listener in self._listeners:  # those that did not accept the connection ignore it
                 listener.expect_request(self._file)
 
     def _stop_timer(self) -> None:
@@ -224,10 +226,10 @@ class BoundedProtocol(H11Protocol):
             self._timer.cancel()
 
     def send_400_response(self, msg: str) -> None:
-        """Answers bytes that are not HTTP. If an answer has begun, it hangs up instead."""
+        """Answers bytes that are not HTTP. If an answer has begun, closes the connection instead."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             self._send_problem(f"the bytes are not a request of HTTP/1.1: {self.conn.problem}")
-        if self.cycle is not None:  # its application writes no second answer
+        if self.cycle is not None:  # so that the application writes no second answer
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         self.transport.close()

@@ -86,7 +86,7 @@ async def serving(
     Args:
         app: answers the requests.
         listen: HOST:PORT; port 0 chooses a free one.
-        option: sets `listen`, in errors.
+        option: the command-line option that sets `listen`, for errors.
         config: has the limits of connections.
         tls: the certificate; None for plain text.
         bad_request: see `BoundedProtocol`.
@@ -94,7 +94,7 @@ async def serving(
     Raises:
         ConfigError: the address cannot be bound, or a file of the TLS settings cannot be used.
     """
-    new = partial(BoundedListener, most=max_connections(config))
+    new = partial(BoundedListener, max_connections=max_connections(config))
     listening = bound_sockets(listen, option, new)  # asyncio sets TCP_NODELAY if it knows the protocol
     port = listening[0].getsockname()[1]
     settings = uvicorn.Config(

@@ -15,7 +15,7 @@ from rerank.types import FirstStage, FirstStageWeight
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusionArguments:
-    """Source of the judged lists, and the service whose weights they choose.
+    """Arguments: where the judged lists come from, and settings of the service whose weights are chosen.
 
     Raises:
         ConfigError: a number is out of range.
@@ -33,7 +33,7 @@ class FusionArguments:
     collection: Annotated[
         str, "pydoc, or a folder in BEIR layout, with the queries and the judgements of its part test."
     ] = ""
-    first_stage_weight: Annotated[str, "What the service is set to: auto, neural or a number."] = "auto"
+    first_stage_weight: Annotated[str, "The service's first_stage_weight: auto, neural or a number."] = "auto"
     cosine_depth: Annotated[
         int,
         typer.Option(
@@ -52,7 +52,7 @@ class FusionArguments:
 
     @property
     def default_weight(self) -> FirstStageWeight:
-        """The weight of the first stage in the service so far. Raises: InvalidRequest for another word."""
+        """The service's weight of the first stage before the training. Raises: InvalidRequest for another word."""
         return first_stage_weight(self.first_stage_weight)
 
     @property

@@ -18,7 +18,7 @@ from rerank_training.lists.sampling import Pool, cosine
 from rerank_training.lists.settings import TeacherName
 from rerank_training.lists.training_list import relevance_from_ranking
 
-#: Gives the relevance of each of the passages that were sampled for the query of the pool; higher is better.
+#: (pool, passages that were sampled for its query) → the relevance of each passage; higher is better.
 Teacher: TypeAlias = Callable[[Pool, Sequence[Passage]], tuple[float, ...]]
 
 
@@ -46,12 +46,12 @@ def by_reranker(
 
     Args:
         model: name of one of the reranker's models; empty: its first.
-        reads_scores: its scores instead, a probability as the logit of its odds.
+        reads_scores: returns the ranker's scores instead; a probability becomes its log-odds.
 
     Raises:
-        ConfigError: the model has an order alone, and not scores.
+        ConfigError: `reads_scores`, and the model gives an order without scores.
     """
-    # Without its vector, because the reranker's encoder may be another one.
+    # Without vectors, because the reranker may have another encoder.
     query = Query(pool.query.text, pool.query.query_id, pool.query.instruction)
     candidates = [Passage(passage.doc_id, passage.text) for passage in passages]
     options = RankOptions(model=model, first_stage_weight=0.0)  # the order of the list does not come from a first stage
@@ -61,8 +61,8 @@ def by_reranker(
         return relevance_from_ranking(positions, len(passages))
     if ranking.score_kind is ScoreKind.RANK and len(passages) > 1:
         raise ConfigError(
-            f"{ranking.trace.model} gives {len(passages)} passages an order alone, and this loss reads the distances "
-            "between scores; use --rank-loss ranknet"
+            f"{ranking.trace.model} gives {len(passages)} passages an order without scores, and this loss reads the "
+            "distances between scores; use --rank-loss ranknet"
         )
     scores = teacher_of(FeedbackMethod.KL, [item.score for item in ranking.ranked], ranking.score_kind)
     return tuple(score for _, score in sorted(zip(positions, scores, strict=True)))

@@ -17,6 +17,7 @@ from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.models.loading import check_findable
 from rerank.models.smollm2 import locate_causal_lm
 from rerank.prompting.templates import load_template
+from rerank.prompting.tokens import SLACK_TOKENS
 from rerank.types import Passage
 from rerank_training.lists.align_texts import AlignTexts, read_align_texts
 from rerank_training.lists.training_list import TrainingList
@@ -51,15 +52,13 @@ logger = logging.getLogger(__name__)
 
 #: Default number of tokens of a passage's text.
 _TEXT_TOKENS = 64
-#: Tokens that a truncated text may grow by when it is tokenised inside the prompt.
-_TOKENS_OF_SEAMS = 2
 
 
 def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: Encoder | None = None) -> Path:
     """Trains and returns the folder of the checkpoint, which `rerank serve --model NAME=FOLDER` serves.
 
     Args:
-        encoder: the one that `arguments` names, if it is loaded already.
+        encoder: the encoder of `arguments`, if it is loaded already.
 
     Raises:
         ConfigError, CollectionError, CheckpointError: an input cannot be used, or the run is finished already.
@@ -68,8 +67,8 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: E
     _check_divided(arguments, settings)
     settings.complete_learning_rate(has_adapter=arguments.lora_rank > 0)
     folder = result_folder(settings.output_dir)
-    base_at = _check_base(arguments)
-    trained = read_base_manifest(base_at, "pe-rank")
+    base_folder = _check_base(arguments)
+    trained = read_base_manifest(base_folder, "pe-rank")
     size = setting("window_size", arguments.window_size or None, trained, WINDOW_SIZE)
     arguments = replace(arguments, window_size=size)
     aligns = arguments.objective == "align"
@@ -78,7 +77,7 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: E
     arguments = arguments if aligns else with_filled_windows(arguments, lists, trained)
     set_seed(settings.seed)  # for the initial weights of a new projector or adapter
     encoder = encoder or Encoder(arguments.encoder or DEFAULT_ENCODER)
-    base = load_pe_base(base_at, encoder, arguments.template)
+    base = load_pe_base(base_folder, encoder, arguments.template)
     published = arguments.layout == "published"
     if published:
         base.model.layout = published_layout(base, encoder, arguments.objective)
@@ -96,7 +95,7 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: E
         arguments,
         base.tokenizer if base.model.own_vocabulary and not published else None,
         base.template,
-        how_to_serve="" if aligns else None,  # aligned, it does not rank yet
+        how_to_serve="" if aligns else None,  # a model that is only aligned does not rank yet
         base=arguments.base,
         base_revision=base.revision,
         passage_tokens=arguments.passage_tokens if "{text}" in base.template.body else 0,
@@ -105,7 +104,7 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: E
 
 
 def _check_words(base: PEBase, arguments: PERankArguments) -> None:
-    """Warns of words that the code of PE-Rank's authors does not have: it reads a checkpoint with its own."""
+    """Warns if the prompt differs from that of PE-Rank's authors, whose code always uses its own prompt."""
     if arguments.objective == "rank" and base.template.sha256 == load_template("pe_rank_text").sha256:
         logger.warning(
             "--layout published: the model is trained with the words of template pe_rank_text, and the code of "
@@ -137,7 +136,7 @@ def _check_base(arguments: PERankArguments) -> Path:
 
 
 def _passage_tokens(arguments: PERankArguments, base: PEBase, lists: Iterable[TrainingList]) -> int:
-    """The flag; without it, the default or as many tokens as fit with the longest query."""
+    """The value of --passage-tokens; by default 64, or fewer if the prompt with the longest query has less room."""
     if arguments.passage_tokens or arguments.objective == "align":
         return arguments.passage_tokens or _TEXT_TOKENS
     template = base.template if "{text}" in base.template.body else with_text(base.template)
@@ -146,7 +145,7 @@ def _passage_tokens(arguments: PERankArguments, base: PEBase, lists: Iterable[Tr
     n = arguments.window_size
     without_texts = len(prompts.token_ids(prompts.sanitize(query), [Passage("", "")] * n))
     choices = n - 1 if arguments.decoding == "dynamic" else 0
-    fit = (base.context_tokens - without_texts - choices) // n - _TOKENS_OF_SEAMS
+    fit = (base.context_tokens - without_texts - choices) // n - SLACK_TOKENS
     if fit < _TEXT_TOKENS:
         logger.info(
             "texts are truncated to %d tokens, so that %d of them fit into %d positions", fit, n, base.context_tokens
@@ -170,12 +169,13 @@ def _trainer_to_align(
         AlignObjective(),
         model=base.model,
         args=settings,
-        train_dataset=TrainingWindows(texts, _whole, settings.items_needed(len(texts)), settings.seed),
+        train_dataset=TrainingWindows(texts, _unsampled, settings.items_needed(len(texts)), settings.seed),
         data_collator=AlignCollator(prompts, table, base.tokenizer, turns),
     )
 
 
-def _whole(text: str, seed: str) -> str:
+def _unsampled(text: str, seed: str) -> str:
+    """The window of an item: the text itself, of which nothing is sampled."""
     return text
 
 

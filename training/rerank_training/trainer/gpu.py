@@ -1,4 +1,4 @@
-"""Makes a step of training fast on a GPU: few lengths of a batch, compiled layers, frozen weights in bfloat16."""
+"""Speeds up training steps on a GPU: few lengths of batches, compiled layers, frozen weights in bfloat16."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ T = TypeVar("T")
 
 #: Lengths of batches are multiples of this many tokens: attention of cuDNN plans some 38 ms for every new shape.
 _BUCKET_TOKENS = 128
-#: Positions of a model that states none.
-_ANY = 2**31
-#: Tensors (B, T) of all collators, with the value of their padding. No model reads it: it is after the last token of
-#: a causal model, or masked.
+#: Positions of a model whose configuration states no limit.
+_UNLIMITED = 2**31
+#: Name of a tensor (B, T) of any collator → the value of its padding. Padding has no effect: it comes after the last
+#: token of a causal model, or is masked.
 _PADDING = {
     **dict.fromkeys(("input_ids", "text_input_ids", "prompt_ids", "attention_mask", "prompt_mask"), 0),
     "labels": IGNORE_INDEX,
@@ -37,11 +37,11 @@ _PADDING = {
 
 @dataclass(frozen=True)
 class BucketCollator:
-    """Pads the batches of a collator at their ends, so that few lengths exist.
+    """Pads the batches of a collator to multiples of 128 tokens, so that few lengths exist.
 
     Args:
-        collate: makes batches.
-        max_tokens: a length is not padded beyond it.
+        collate: items → their batch.
+        max_tokens: batches are not padded beyond this length.
     """
 
     collate: Callable[[Sequence[Any]], dict[str, Tensor]]
@@ -60,9 +60,9 @@ class BucketCollator:
 
 
 def halve_frozen_weights(model: nn.Module) -> None:
-    """Keeps frozen weights in bfloat16 if that changes none of them, as it is for models that are published so.
+    """Converts frozen weights to bfloat16 if that changes no weight, as in models that were published in bfloat16.
 
-    Mixed precision computes in bfloat16 anyway, and would convert them in every step.
+    Mixed precision computes in bfloat16 anyway, and would convert the weights in every step.
     """
     frozen = [weight for weight in model.parameters() if not weight.requires_grad and weight.dtype == torch.float32]
     if all(torch.equal(weight.bfloat16().float(), weight) for weight in frozen):
@@ -71,16 +71,18 @@ def halve_frozen_weights(model: nn.Module) -> None:
 
 
 def positions_of(model: nn.Module) -> int:
-    """The most tokens that every transformer in a model reads."""
+    """The largest number of tokens that all transformers in a model can read."""
     configs = [module.config for module in model.modules() if isinstance(module, PreTrainedModel)]
-    return min((int(getattr(config, "max_position_embeddings", None) or _ANY) for config in configs), default=_ANY)
+    return min(
+        (int(getattr(config, "max_position_embeddings", None) or _UNLIMITED) for config in configs), default=_UNLIMITED
+    )
 
 
 class CompiledLayers:
-    """The layers of a model's transformers, compiled for steps of a training, in one graph for all layers.
+    """The layers of a model's transformers, compiled for training steps, with one graph for all layers.
 
-    That fuses norms, rotations, activations, residuals and adapters, for some 10 to 60 s at the first step. Evaluations
-    run as they are. If the first step fails, all do, with a line in the log.
+    Compilation fuses norms, rotations, activations, residuals and adapters. The first step takes some 10 to 60 s more.
+    Evaluations run without it. If the first step fails, all steps run without it, and the log says why.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -90,11 +92,11 @@ class CompiledLayers:
         self._has_run = False
 
     def run(self, step: Callable[[], T], undo: Callable[[], object]) -> T:
-        """Returns what a step returns, which calls the layers.
+        """Runs a step with compiled layers, and returns its result.
 
         Args:
-            step: is called again if its first call fails because of the compiler.
-            undo: takes back what a failed step may have left.
+            step: runs the model. It is called again if the first step fails because of the compiler.
+            undo: resets what a failed step may have changed, such as gradients.
         """
         try:
             with self._compiled():

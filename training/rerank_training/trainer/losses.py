@@ -3,7 +3,7 @@
 A ranking loss takes `scores` (B, N), `relevance` (B, N) and `mask` (B, N), which is False at the padding of lists
 shorter than N, and returns a scalar: the mean over the lists that contribute, or a zero that keeps the graph if none
 does. A list contributes if it has a pair of unequal relevance (pairwise losses) or two passages (all other losses); the
-number of these lists weighs the batches of a step against each other.
+batches of a step are weighted by the number of these lists.
 Relevance is any number that grows with usefulness: a grade, a teacher's score, or minus the rank. It is a constant: no
 gradient flows into it. Passages of equal relevance are tied. In formulas s is a score, y a relevance, i and j passages.
 
@@ -60,33 +60,33 @@ class RankLoss:
         return self.contributes(relevance, mask).sum()
 
 
-def _over(
+def _loss_over_lists(
     contributes: Callable[[Tensor, Tensor], Tensor],
 ) -> Callable[[Callable[[Tensor, Tensor, Tensor], Tensor]], RankLoss]:
-    """Makes a ranking loss of a function that gives the losses of lists."""
+    """Decorates a function of the losses of lists: it becomes a RankLoss over the lists that contribute."""
     return lambda per_list: RankLoss(per_list, contributes)
 
 
-def _two_passages(relevance: Tensor, mask: Tensor) -> Tensor:
+def _with_two_passages(relevance: Tensor, mask: Tensor) -> Tensor:
     return mask.sum(dim=-1) >= 2
 
 
-def _a_pair(relevance: Tensor, mask: Tensor) -> Tensor:
+def _with_pair(relevance: Tensor, mask: Tensor) -> Tensor:
     return preferred_pairs(relevance, mask).any(dim=2).any(dim=1)
 
 
-def _a_relevant_passage(relevance: Tensor, mask: Tensor) -> Tensor:
-    return _two_passages(relevance, mask) & ((relevance > 0) & mask).any(dim=1)
+def _with_relevant_passage(relevance: Tensor, mask: Tensor) -> Tensor:
+    return _with_two_passages(relevance, mask) & ((relevance > 0) & mask).any(dim=1)
 
 
-@_over(_a_pair)
+@_loss_over_lists(_with_pair)
 def ranknet(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     """Mean of log(1 + exp(s_j - s_i)) over the pairs with y_i > y_j (Burges et al., ICML 2005)."""
     scores, relevance = _checked(scores, relevance, mask)
     return _mean_over_pairs(pair_losses(scores), preferred_pairs(relevance, mask))
 
 
-@_over(_a_pair)
+@_loss_over_lists(_with_pair)
 def weighted_ranknet(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     """RankNet, each pair weighted by 1 / (r_i + r_j), the 1-based ranks of the teacher; see `rerank.retrieval.losses`.
 
@@ -96,7 +96,7 @@ def weighted_ranknet(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     return weighted_ranknet_per_list(relevance, mask)(scores)
 
 
-@_over(_a_pair)
+@_loss_over_lists(_with_pair)
 def lambdarank(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     """FIRST's "lambda": NDCG-Loss2 of LambdaLoss (Wang et al., CIKM 2018), in bits, mean over pairs.
 
@@ -112,7 +112,7 @@ def lambdarank(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     return _mean_over_pairs(weights * pair_losses(scores) / math.log(2), preferred_pairs(relevance, mask))
 
 
-@_over(_two_passages)
+@_loss_over_lists(_with_two_passages)
 def listnet(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     """Cross entropy of softmax(s) under softmax(y), the top-one probabilities (Cao et al., ICML 2007).
 
@@ -123,7 +123,7 @@ def listnet(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     return -(masked_softmax(relevance, mask) * masked_log_softmax(scores, mask)).sum(dim=-1)
 
 
-@_over(_a_relevant_passage)
+@_loss_over_lists(_with_relevant_passage)
 def softmax(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     """Cross entropy of softmax(s) under 2^y - 1, divided by its sum (Bruch et al., ICTIR 2019).
 
@@ -135,7 +135,7 @@ def softmax(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     return -(gains / total.clamp(min=torch.finfo(gains.dtype).tiny) * masked_log_softmax(scores, mask)).sum(dim=-1)
 
 
-@_over(_two_passages)
+@_loss_over_lists(_with_two_passages)
 def lambdarank_first(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     """`lambdarank` as FIRST trains it: towards the model's own sorted scores; the gradient flows through them, too.
 
@@ -149,7 +149,7 @@ def lambdarank_first(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     return _mean_over_pairs(-log_probabilities / math.log(2), preferred_pairs(targets.detach(), mask))
 
 
-@_over(_two_passages)
+@_loss_over_lists(_with_two_passages)
 def listnet_first(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     """`listnet` as FIRST trains it: towards the model's own sorted scores; the gradient flows through them, too."""
     scores, relevance = _checked(scores, relevance, mask)
@@ -157,7 +157,7 @@ def listnet_first(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     return -(targets * torch.log(masked_softmax(scores, mask) + _FIRST_EPSILON)).sum(dim=-1)
 
 
-@_over(_two_passages)
+@_loss_over_lists(_with_two_passages)
 def listmle(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     """-log P(the teacher's order) when passages are drawn by softmax without replacement (Xia et al., ICML 2008).
 
@@ -167,7 +167,7 @@ def listmle(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     return _step_losses(_same_every_step(scores), relevance, mask).sum(dim=-1)
 
 
-@_over(_two_passages)
+@_loss_over_lists(_with_two_passages)
 def stepwise_listmle(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     """ListMLE with one row of scores per rank, divided by n: the loss of PE-Rank (arXiv 2406.14848).
 
@@ -182,7 +182,7 @@ def stepwise_listmle(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     return _step_losses(scores, relevance, mask).sum(dim=-1) / mask.sum(dim=-1).clamp(min=1)
 
 
-@_over(_two_passages)
+@_loss_over_lists(_with_two_passages)
 def kl(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     """KL(softmax(y) || softmax(s)), with the teacher's scores y; see `rerank.retrieval.losses`.
 
@@ -193,7 +193,7 @@ def kl(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     return kl_divergence(relevance, mask)(scores)
 
 
-@_over(lambda teacher, left: _two_passages(teacher, left[:, 0]))
+@_loss_over_lists(lambda teacher, left: _with_two_passages(teacher, left[:, 0]))
 def stepwise_kl(scores: Tensor, teacher: Tensor, left: Tensor) -> Tensor:
     """The divergence term of PE-Rank: the sum over ranks of KL(softmax(teacher) || softmax(scores)), mean over lists.
 
@@ -210,7 +210,7 @@ def stepwise_kl(scores: Tensor, teacher: Tensor, left: Tensor) -> Tensor:
 
 
 _LOSSES = (ranknet, weighted_ranknet, lambdarank, listnet, softmax, lambdarank_first, listnet_first, listmle, kl)
-#: By the names that command lines use: the functions', with hyphens.
+#: Name on the command line → loss: the function's name with hyphens.
 RANK_LOSSES: Mapping[str, RankLoss] = {loss.per_list.__name__.replace("_", "-"): loss for loss in _LOSSES}
 
 
@@ -224,7 +224,8 @@ def rank_loss_named(name: str) -> RankLoss:
 def language_model_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean cross entropy of the next token over the labels other than -100; a zero with a graph if there is none.
 
-    Of several processes, each returns its share of the mean over the labels of all; see `mean_of_all_processes`.
+    In a training with several processes, each returns its part of the mean over all labels, see
+    `mean_of_all_processes`.
 
     Args:
         logits: (B, T, V), as a model returns them.
@@ -239,7 +240,7 @@ def language_model_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def label_count(labels: Tensor) -> Tensor:
-    """The number of labels that `language_model_loss` is a mean over, of this process."""
+    """The number of labels of this process over which `language_model_loss` is a mean."""
     return (labels[:, 1:] != IGNORE_INDEX).sum()
 
 
@@ -251,7 +252,7 @@ def _checked(scores: Tensor, relevance: Tensor, mask: Tensor) -> tuple[Tensor, T
 
 
 def _require_one_shape(scores: Tensor, relevance: Tensor, mask: Tensor) -> None:
-    """Without this check, broadcasting would hide the mistake."""
+    """Raises: ValueError if the shapes differ; broadcasting would hide the mistake."""
     if not scores.shape == relevance.shape == mask.shape:
         shapes = ", ".join(str(tuple(t.shape)) for t in (scores, relevance, mask))
         raise ValueError(f"scores, relevance and mask have different shapes: {shapes}; this is a bug")

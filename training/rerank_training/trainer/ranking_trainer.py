@@ -24,8 +24,8 @@ from rerank_training.trainer.gpu import BucketCollator, CompiledLayers, halve_fr
 from rerank_training.trainer.ndcg import ndcg_at_10
 from rerank_training.trainer.processes import sum_of_all_processes
 
-#: File with the sizes of the others in every save that was written completely. A run that is killed while saving, or
-#: whose save a power loss cut, resumes from the save before.
+#: File in every complete save, with the sizes of the other files. After a kill during a save, or a power loss, a run
+#: resumes from the last complete save.
 COMPLETE_MARKER = "complete"
 
 
@@ -37,8 +37,8 @@ def runs_on_gpu(settings: TrainingArguments) -> bool:
 class RankObjective(Protocol):
     """Loss of a batch, and the scores that a model gives to its passages.
 
-    The loss is the sum of `terms` (K,): each is a mean over items, lists or tokens, of the batches of all processes.
-    `counts` (K,) has the numbers of these items in the batch of this process.
+    The loss is the sum of `terms` (K,). A term is a mean over items, such as lists or tokens, of the batches of all
+    processes. `counts` (K,) has the numbers of these items in this process's batch.
     """
 
     def terms(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor: ...
@@ -56,7 +56,7 @@ class RankingTrainer(Trainer):
 
     Args:
         objective: loss and scores of a batch.
-        options: of transformers' Trainer.
+        options: arguments of transformers' Trainer.
     """
 
     objective: RankObjective
@@ -103,7 +103,7 @@ class RankingTrainer(Trainer):
     ) -> Tensor:
         """The loss of a batch; its mean over the batches of a step is the loss of one batch of all their windows.
 
-        Losses that compare the passages of a batch with one another, such as InfoNCE, see those of each batch only.
+        Losses that compare the passages of a batch with one another, such as InfoNCE, see one batch at a time.
 
         Args:
             num_items_in_batch: counts of the items of the whole step, see `get_batch_samples`.
@@ -133,7 +133,7 @@ class RankingTrainer(Trainer):
         return metrics
 
     def measure_selected(self) -> dict[str, float]:
-        """The metrics of the selected save, which is in memory after the training; empty without held-out lists."""
+        """The metrics of the selected save, whose weights are in memory now; empty without held-out lists."""
         if self.eval_dataset is None:
             return {}
         step = self.state.best_global_step or self.state.global_step
@@ -155,9 +155,9 @@ class RankingTrainer(Trainer):
         return [float(value) for value in torch.cat(values)]
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Raises: CheckpointError when a save lacks a weight, or has one that the model has no place for.
+        """Raises: CheckpointError when a save lacks a weight, or has one that the model lacks.
 
-        A weight that is tied to another one, such as a head to the token embeddings, is not saved twice.
+        Of tied weights, such as a head and the token embeddings, only one is saved.
         """
         weights = dict(self.model.named_parameters(remove_duplicate=False))
         missing = set(load_result.missing_keys)

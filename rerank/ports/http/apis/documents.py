@@ -1,4 +1,4 @@
-"""The APIs whose requests have a query and documents: what they share, with the names of each as class attributes."""
+"""What the APIs share whose requests have a query and documents; an API states its names as class attributes."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ _NO_EFFECT = frozenset({
 })  # fmt: skip
 
 
-def _from_text(value: Any) -> Any:
-    """Some programs send "true" and "false" as texts."""
+def _bool_from_text(value: Any) -> Any:
+    """Reads "true" and "false", which some programs send as texts."""
     return {"true": True, "false": False}.get(value.lower(), value) if isinstance(value, str) else value
 
 
 #: A field that is true or false; None: not given.
-Flag: TypeAlias = Annotated[bool | None, BeforeValidator(_from_text)]
+Flag: TypeAlias = Annotated[bool | None, BeforeValidator(_bool_from_text)]
 #: The number of results.
 TopN: TypeAlias = Annotated[int | None, Field(ge=0, description="Number of results; none or 0: all.")]
-#: In /openapi.json an object with named fields, because generators of clients make a class of it. Of an object without
-#: any, openapi-generator makes `Map<String, Object>`, whose name as an alternative to a text is no valid Java.
+#: The schema of a document in /openapi.json. It names fields so that generators of clients make a class of it: for an
+#: object without named fields, openapi-generator writes `Map<String, Object>` into a name, which is not valid Java.
 _OBJECT = {
     "title": "DocumentObject",
     "type": "object",
@@ -72,8 +72,8 @@ _IMAGES = ("image", "image_url")
 _MAX_RANK_FIELDS = 100
 
 
-def _few(names: Any) -> Any:
-    """Counts the fields before pydantic looks at them, which makes an error of each that is not a text."""
+def _check_number_of_fields(names: Any) -> Any:
+    """Limits the number of fields first, because pydantic makes an error for each one that is not a text."""
     if isinstance(names, list) and len(names) > _MAX_RANK_FIELDS:
         message = f"{len(names)} fields exceed the limit of {_MAX_RANK_FIELDS}; send at most {_MAX_RANK_FIELDS}"
         raise PydanticCustomError("too_long", message)
@@ -83,22 +83,22 @@ def _few(names: Any) -> Any:
 RankFields: TypeAlias = Annotated[
     list[str] | None,
     Field(min_length=1, description='Fields of documents that are ranked, 100 at most; none: "text".'),
-    BeforeValidator(_few),
+    BeforeValidator(_check_number_of_fields),
 ]
 
 
-#: The field of a result that has a place in the order, but no score; see `scored`.
+#: The field of a result that says that its score has no meaning; see `scored`.
 Ranked: TypeAlias = Annotated[
     bool | None,
     Field(
-        description="false: no model ranked the results to the end. This one has its place in the first stage, or in "
-        "the best order so far, and its score says nothing. Absent otherwise."
+        description="false: no model ranked the results to the end. This one is at its position in the first stage, or "
+        "in the best order so far, and its score has no meaning. Missing otherwise."
     ),
 ]
 
 
 def _text_of(value: Any) -> Any:
-    """Some programs send a query as {"text": …}."""
+    """Reads a query that is sent as {"text": …}, as some programs do."""
     return value["text"] if isinstance(value, Mapping) and value.keys() == {"text"} else value
 
 
@@ -116,7 +116,7 @@ class Options(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _known_fields(cls, given: Any) -> Any:
-        """Finds the first unknown field. Pydantic itself makes an error of each, and there may be thousands."""
+        """Refuses the first unknown field. Pydantic itself would make an error for each of maybe thousands."""
         if not isinstance(given, Mapping):
             return given
         fields = cls.model_fields
@@ -161,7 +161,12 @@ class Options(BaseModel):
     ] = None
 
     def rank_options(self, top_n: int | None, max_chunks_per_doc: int | None) -> RankOptions:
-        """The options of the service. None or 0: its defaults. Raises: InvalidRequest for two thresholds."""
+        """The options of the ranking. Raises: InvalidRequest if both names of the threshold are given.
+
+        Args:
+            top_n: the number of results; None or 0: all.
+            max_chunks_per_doc: the most parts of a document that are ranked; None or 0: its beginning.
+        """
         if self.min_relevance is not None and self.score_threshold is not None:
             raise InvalidRequest("score_threshold", "min_relevance is given, too, and means the same; send one of them")
         threshold = self.score_threshold if self.min_relevance is None else self.min_relevance
@@ -215,15 +220,16 @@ class _Result(BaseModel):
 class DocumentsAPI(RerankAPI):
     """An API whose requests have a query and documents, and whose replies have a score for each document.
 
-    The attributes are the names of its fields. A subclass without types of its own gets types with these names.
+    The attributes are names of fields. For a subclass that defines no `request`, the types of request and reply are
+    made from these names.
 
     Attributes:
-        query, top_n: of the request, next to `passages_field`.
-        query_type, documents_type: what these fields may hold.
-        returns: of the request, asks for the documents in the reply.
-        returns_by_default: its value if it is absent.
+        query, top_n, passages_field: fields of the request.
+        query_type, documents_type: types of the query and of the documents.
+        returns: the field of the request that asks for the documents in the reply.
+        returns_by_default: the value of this field if the request lacks it.
         results: the list in the reply.
-        score, document: of the elements of this list.
+        score, document: fields of an element of this list.
         in_request_order: results come in the order of the request, not best first.
     """
 
@@ -261,9 +267,9 @@ class DocumentsAPI(RerankAPI):
         return sorted(name for name in _NO_EFFECT - self.request.model_fields.keys() if body.get(name) is not None)
 
     def candidates(self, request: Any, documents: Sequence[Document]) -> list[Passage]:
-        """The documents with their positions as doc_ids. A text is the fields of `rank_fields`, one per line.
+        """The documents as passages, with their positions as doc_ids.
 
-        Without `rank_fields`, it is the text of the field `text`, with the title.
+        The text of an object is the fields of `rank_fields`, one per line; by default the field `text`, with the title.
 
         Raises:
             InvalidRequest: an object has none of the fields, or one of them is not a text.
@@ -275,8 +281,8 @@ class DocumentsAPI(RerankAPI):
         """The results of a ranking of this number of documents, best first. Raises: InvalidRequest."""
         return scored(ranking, documents, request.relative_scores)
 
-    def shown(self, document: Document) -> Document:
-        """A document as a result has it."""
+    def result_document(self, document: Document) -> Document:
+        """The document in the form that results have."""
         return document
 
     def content(self, results: list[dict[str, Any]], ranking: Ranking, warnings: Sequence[str]) -> Any:
@@ -292,14 +298,14 @@ class DocumentsAPI(RerankAPI):
         found = self.scored(request, ranking, len(documents))
         if self.in_request_order:
             found.sort(key=lambda result: result.position)
-        asked = getattr(request, self.returns)
-        is_shown = self.returns_by_default if asked is None else asked
+        requested = getattr(request, self.returns)
+        with_documents = self.returns_by_default if requested is None else requested
         results = [
             {
                 "index": result.position,
                 self.score: result.score,
                 "ranked": result.ranked,
-                self.document: self.shown(documents[result.position]) if is_shown else None,
+                self.document: self.result_document(documents[result.position]) if with_documents else None,
             }
             for result in found
         ]
@@ -326,7 +332,7 @@ def _validated(kind: type[Options], body: Mapping[str, Any]) -> Options:
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    """The path of a field, such as documents[3]. What follows an index names the alternatives of a union."""
+    """The path of a field, such as documents[3]. Pydantic's names of a union's alternatives, after it, are left out."""
     index = next((index for index, part in enumerate(location) if isinstance(part, int)), len(location))
     names = ".".join(str(part) for part in location[:index])
     return f"{names}[{location[index]}]" if index < len(location) else names

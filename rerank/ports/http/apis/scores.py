@@ -17,9 +17,9 @@ class Scored(NamedTuple):
     """A result.
 
     Attributes:
-        position: of the document in the request, from 0.
+        position: position of the document in the request, from 0.
         score: between 0 and 1, or the score of the ranking.
-        ranked: False for a result with neither a score of the ranking nor a relevance, otherwise None. A score made
+        ranked: False for a result that has neither a score by the model nor a relevance, otherwise None. A score made
             from its position would look like certainty to a client with a threshold.
     """
 
@@ -31,9 +31,9 @@ class Scored(NamedTuple):
 def scored(
     ranking: Ranking, candidates: int, is_relative: bool | None = False, is_raw: bool | None = False
 ) -> list[Scored]:
-    """The results, best first, with scores between 0 and 1, or with the ranking's scores if they are to be raw.
+    """The results, best first, with scores between 0 and 1; with `is_raw`, with the ranking's scores.
 
-    Results have no score in an answer that replaces a failure, and where the model kept the order of the first stage.
+    `ranked` is False in an answer that replaces a failure, and if the model kept the order of the first stage.
 
     Args:
         ranking: the ranking; it may hold the first results only.
@@ -41,22 +41,22 @@ def scored(
         is_relative: see `relevance_scores`.
         is_raw: returns the scores as gRPC does.
     """
-    nothing, found = _has_no_scores(ranking), list[Scored]()
+    is_unscored, results = _has_no_scores(ranking), list[Scored]()
     scores = None if is_raw else relevance_scores(ranking, candidates, is_relative)
     for index, item in enumerate(ranking.ranked):
-        ranked = False if nothing and item.relevance is None else None
+        ranked = False if is_unscored and item.relevance is None else None
         raw = item.score if ranked is None else _UNRANKED_RAW
-        found.append(Scored(item.position, raw if scores is None else scores[index], ranked))
-    return found
+        results.append(Scored(item.position, raw if scores is None else scores[index], ranked))
+    return results
 
 
 def _has_no_scores(ranking: Ranking) -> bool:
-    nothing = ranking.trace.failure is not None or ranking.trace.completeness is Completeness.NONE
-    return nothing and ranking.score_kind is ScoreKind.RANK
+    is_unranked = ranking.trace.failure is not None or ranking.trace.completeness is Completeness.NONE
+    return is_unranked and ranking.score_kind is ScoreKind.RANK
 
 
-def falling(values: Sequence[float]) -> list[float]:
-    """The sequence that never rises and is nearest to the values by squares (pool adjacent violators, Ayer 1955)."""
+def isotonic(values: Sequence[float]) -> list[float]:
+    """The non-increasing sequence nearest to the values in least squares (pool adjacent violators, Ayer 1955)."""
     blocks: list[tuple[float, int]] = []  # mean and number of values
     for value in values:
         blocks.append((value, 1))
@@ -66,9 +66,9 @@ def falling(values: Sequence[float]) -> list[float]:
     return [mean for mean, n in blocks for _ in range(n)]
 
 
-def _falling_with_unknown(relevances: Sequence[float | None]) -> list[float]:
-    """As `falling`; None becomes the next value, or 0."""
-    known = falling([relevance for relevance in relevances if relevance is not None])
+def _isotonic_with_unknown(relevances: Sequence[float | None]) -> list[float]:
+    """As `isotonic`; None gets the next known value, or 0."""
+    known = isotonic([relevance for relevance in relevances if relevance is not None])
     filled, following = list[float](), 0.0
     for relevance in reversed(relevances):
         following = following if relevance is None else known.pop()
@@ -79,11 +79,11 @@ def _falling_with_unknown(relevances: Sequence[float | None]) -> list[float]:
 def relevance_scores(ranking: Ranking, candidates: int, is_relative: bool | None = False) -> list[float]:
     """One score in [0, 1] per result, in the order of the results.
 
-    The scores fall along the results, as clients sort by them.
+    The scores fall along the results, because clients sort by them.
 
-    If the model gives a relevance, it is the score, a probability that can be compared between requests. The order
-    comes from more signals: results whose relevance rises along it get their mean. If the model did not
-    read a passage far enough, the passage has the score of the next one whose relevance is known, or 0.
+    If the model gives a relevance, the score is the relevance: a probability that can be compared between requests. The
+    order comes from more signals, so the relevance may rise along it; then the results concerned get their mean. A
+    passage of unknown relevance has the score of the next passage whose relevance is known, or 0.
 
     If the model gives none, or if relative scores are asked for, the scores order the results of one request:
 
@@ -105,14 +105,14 @@ def relevance_scores(ranking: Ranking, candidates: int, is_relative: bool | None
     if _has_no_scores(ranking):
         return [relevance or 0.0 for relevance in relevances]
     if not is_relative and relevances.count(None) < len(relevances):
-        return [max(0.0, value) for value in strictly_decreasing(_falling_with_unknown(relevances))]
+        return [max(0.0, value) for value in strictly_decreasing(_isotonic_with_unknown(relevances))]
     scores = [item.score for item in ranking.ranked]
     match ranking.score_kind:
         case ScoreKind.WINDOW_LOG_PROB:
             excess = max(0.0, *scores, 0.0)  # rounding, as log-probabilities are at most 0
             return [math.exp(score - excess) for score in scores]
         case ScoreKind.POINTWISE_PROBABILITY:
-            return [min(1.0, max(0.0, score)) for score in scores]  # equal ones were lowered by a rounding error
+            return [min(1.0, max(0.0, score)) for score in scores]  # `strictly_decreasing` lowered equal scores
         case ScoreKind.POINTWISE | ScoreKind.WINDOW_SCORE:
             return [1 / (1 + math.exp(-max(score, -700.0))) for score in scores]
         case _:

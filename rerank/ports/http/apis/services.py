@@ -30,7 +30,7 @@ from rerank.ports.http.apis.scores import Scored, scored
 from rerank.ports.http.problem import Problem
 from rerank.types import Passage, Ranking, with_title
 
-#: (texts, tokens) → each text cut to at most as many tokens.
+#: (texts, max_tokens) → the texts, each cut to at most `max_tokens` tokens.
 TextCutter: TypeAlias = Callable[[Sequence[str], int], list[str]]
 Positive: TypeAlias = Annotated[int, Field(ge=1)]
 #: Scores stay this far from 0 and 1, because their log-odds are infinite there and have no JSON.
@@ -63,7 +63,7 @@ class WeaviateAPI(DocumentsAPI):
 
 
 class NIMAPI(DocumentsAPI):
-    """NVIDIA NIM: a score is the log-odds of the number between 0 and 1 that other APIs return."""
+    """NVIDIA NIM: a score is the log-odds of the score between 0 and 1 that other APIs return."""
 
     name, passages_field, results, score = "passages (NVIDIA NIM)", "passages", "rankings", "logit"
 
@@ -77,8 +77,9 @@ def _log_odds(score: float) -> float:
     return math.log(probability / (1 - probability))
 
 
-def _one_of_list(value: Any) -> Any:
-    """The text of a list that has one, maybe several times: vLLM scores it with one text, or each with its own."""
+def _single_text(value: Any) -> Any:
+    """The text of a list that has one text, maybe several times. vLLM scores one text with all of text_2, or a list
+    of texts pair by pair; only the first can be a ranking."""
     if not isinstance(value, list) or not value:
         return value
     if value.count(value[0]) < len(value):
@@ -87,7 +88,7 @@ def _one_of_list(value: Any) -> Any:
     return value[0]["text"] if isinstance(value[0], dict) and value[0].keys() == {"text"} else value[0]
 
 
-def _in_list(value: Any) -> Any:
+def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
@@ -96,16 +97,16 @@ class VllmScoresAPI(DocumentsAPI):
 
     name, query, passages_field, in_request_order = "text_1 and text_2 (vLLM)", "text_1", "text_2", True
     query_type = Annotated[
-        str, BeforeValidator(_one_of_list), Field(description="A text, or a list of one, also once for each passage.")
+        str, BeforeValidator(_single_text), Field(description="A text, or a list of one, also once for each passage.")
     ]
-    documents_type = Annotated[Documents, BeforeValidator(_in_list)]
+    documents_type = Annotated[Documents, BeforeValidator(_as_list)]
 
     def parse(self, body: Mapping[str, Any]) -> ParsedRequest:
         parsed = super().parse(body)
         queries, passages = body["text_1"], body["text_2"]
         n = 1 if isinstance(passages, str) else len(passages)
         if isinstance(queries, list) and len(queries) not in (1, n):
-            raise InvalidRequest("text_1", f"{len(queries)} texts for {n} of text_2; send one, or as many")
+            raise InvalidRequest("text_1", f"{len(queries)} texts for {n} of text_2; send one, or {n}")
         return parsed
 
 
@@ -118,13 +119,13 @@ class DocumentsRequest(Options):
     return_documents: Annotated[Flag, Field(description="true: results have their document.")] = None
     rank_fields: RankFields = None
     max_tokens_per_doc: Annotated[
-        Positive | None, Field(description="Longer documents are cut to as many tokens of the service's encoder.")
+        Positive | None, Field(description="Documents are cut to this number of tokens of the service's encoder.")
     ] = None
     max_chunks_per_doc: Annotated[
         Positive | None,
         Field(
-            description="Documents that are longer than the model reads are divided into at most as many parts, and "
-            "ranked by their best one; none or 1: only their beginning is read."
+            description="Documents that are longer than the model reads are divided into at most this many parts, and "
+            "ranked by their best part; none or 1: only their beginning is read."
         ),
     ] = None
 
@@ -156,7 +157,7 @@ class DocumentsReply(BaseModel):
 
 
 class CohereAPI(DocumentsAPI):
-    """Cohere (v1 and v2), Jina and vLLM, which are so alike that one reply serves their clients.
+    """Cohere (v1 and v2), Jina and vLLM, which are similar enough for one reply.
 
     Args:
         cut: cuts texts for `max_tokens_per_doc`.
@@ -173,11 +174,11 @@ class CohereAPI(DocumentsAPI):
         candidates = super().candidates(request, documents)
         if request.max_tokens_per_doc is None:
             return candidates
-        wholes = [with_title(candidate.text, candidate.title) for candidate in candidates]
-        triples = zip(candidates, wholes, self._cut(wholes, request.max_tokens_per_doc), strict=True)
-        return [_cut_to(candidate, whole, text) for candidate, whole, text in triples]
+        titled = [with_title(candidate.text, candidate.title) for candidate in candidates]
+        cut = self._cut(titled, request.max_tokens_per_doc)
+        return [_cut_to(candidate, *texts) for candidate, *texts in zip(candidates, titled, cut, strict=True)]
 
-    def shown(self, document: Document) -> Document:
+    def result_document(self, document: Document) -> Document:
         return {"text": document} if isinstance(document, str) else document
 
     def content(self, results: list[dict[str, Any]], ranking: Ranking, warnings: Sequence[str]) -> Any:
@@ -192,20 +193,26 @@ class CohereAPI(DocumentsAPI):
         return {"id": str(uuid.uuid4()), "message": problem.message, "detail": problem.message}
 
 
-def _cut_to(candidate: Passage, whole: str, text: str) -> Passage:
-    """The candidate with the beginning `text` of its title and text together; without a title where that is cut."""
-    title_chars = len(whole) - len(candidate.text)
-    if len(text) > title_chars:
-        return replace(candidate, text=text[title_chars:])
-    return replace(candidate, text=text, title="")
+def _cut_to(candidate: Passage, titled: str, cut: str) -> Passage:
+    """Cuts a candidate.
+
+    Args:
+        titled: its title and text.
+        cut: the beginning of `titled` that is kept. If the title itself is cut, it becomes the text.
+    """
+    title_chars = len(titled) - len(candidate.text)
+    if len(cut) > title_chars:
+        return replace(candidate, text=cut[title_chars:])
+    return replace(candidate, text=cut, title="")
 
 
 def _capitalized(value: Any) -> Any:
-    """The interface names Left and Right alone: generators of clients cannot tell names apart by their case."""
+    """Reads "left" and "right", too. /openapi.json names only Left and Right, because generators of clients cannot
+    make two names that differ only in case."""
     return value.capitalize() if value in ("left", "right") else value
 
 
-def _keeps_beginning(direction: str | None) -> str | None:
+def _check_direction(direction: str | None) -> str | None:
     if direction == "Left":
         raise PydanticCustomError("truncation_direction", "the end of a text is cut, not its beginning; use Right")
     return direction
@@ -225,7 +232,7 @@ class TextsRequest(Options):
     truncation_direction: Annotated[
         Literal["Left", "Right"] | None,
         BeforeValidator(_capitalized),
-        AfterValidator(_keeps_beginning),
+        AfterValidator(_check_direction),
         Field(description="Only Right: the beginning is kept."),
     ] = None
 
@@ -250,7 +257,7 @@ class TEIAPI(DocumentsAPI):
     request, reply = TextsRequest, RankList
 
     def scored(self, request: Any, ranking: Ranking, documents: int) -> list[Scored]:
-        """Raises: InvalidRequest if the model did not read the query or a text to its end, and was to do so."""
+        """Raises: InvalidRequest if the query or a text was truncated although `truncate` is false."""
         too_long = [f"texts[{doc_id}]" for doc_id in ranking.trace.truncated_doc_ids]
         if ranking.trace.query_truncated:
             too_long = ["query"]

@@ -143,7 +143,7 @@ def test_more_parts_than_there_may_be_are_fewer_with_a_warning(http):
         ),
         ("/v1/score", {"text_1": "q", "text_2": [""] * 1001}, "text_2: 1001 candidates"),
         ("/v1/score", {"text_1": ["q", "r"], "text_2": ["a"] * 2}, "text_1: a list of different texts; a request"),
-        ("/score", {"text_1": ["q"] * 8, "text_2": ["a"] * 3}, "text_1: 8 texts for 3 of text_2; send one, or as many"),
+        ("/score", {"text_1": ["q"] * 8, "text_2": ["a"] * 3}, "text_1: 8 texts for 3 of text_2; send one, or 3"),
         ("/score", {"text_1": [], "text_2": ["a"]}, "text_1: expected a text"),
         ("/score", {"text_1": [7], "text_2": ["a"]}, "text_1: expected a text"),
         ("/v1/score", {"queries": "q", "documents": ["a"]}, "queries: this service does not know the field"),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rerank.errors import DeadlineExceeded, Overloaded
-from rerank.ports.http.apis.scores import falling, relevance_scores, scored
+from rerank.ports.http.apis.scores import isotonic, relevance_scores, scored
 from rerank.types import Completeness, Passage, RankedCandidate, Ranking, ScoreKind
 from tests.traces import trace_of
 
@@ -76,7 +76,7 @@ def test_relevance_is_preferred_and_0_where_it_is_unknown_unless_the_request_ask
     ],
 )
 def test_relevance_that_rises_along_the_order_becomes_its_mean(values, expected):
-    assert falling(values) == pytest.approx(expected)
+    assert isotonic(values) == pytest.approx(expected)
     answer = ranking(ScoreKind.WINDOW_SCORE, *range(len(values), 0, -1), relevance=dict(enumerate(values)))
     assert relevance_scores(answer, len(values)) == pytest.approx(expected, abs=1e-6)
 
