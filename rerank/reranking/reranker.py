@@ -182,9 +182,12 @@ class AsyncReranker:
         """Retrieves `depth` candidates from the index and reranks them; with `feedback`, see FeedbackSearch.
 
         Args:
-            query, first_stage: themselves, or their text and name.
+            query: itself, or its text.
+            first_stage: itself, or its name.
             depth: number of candidates.
-            options, deadline_s, usage: as for `rerank`.
+            options: as for `rerank`.
+            deadline_s: as for `rerank`.
+            usage: as for `rerank`.
             feedback: settings, or the name of a method, for relevance feedback.
 
         Raises:

@@ -29,8 +29,8 @@ class FirstArguments(ListArguments):
     ] = None
     identifiers: Annotated[
         Literal["letters", "numbers"] | None,
-        "Identifiers of the passages in the prompt: [A] [B] or [1] [2]. Default: the profile's, or the base's if it "
-        "has a manifest, otherwise letters.",
+        "Identifiers of the passages in the prompt: letters, as in [A], or numbers, as in [1]. Default: the profile's, "
+        "or the base's if it has a manifest, otherwise letters.",
     ] = None
     objective: Annotated[
         Literal["lm", "rank", "joint"],
