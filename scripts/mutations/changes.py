@@ -195,7 +195,6 @@ CHANGES: tuple[Change, ...] = (
         ("asyncio.timeout(0 if calls.is_drained or self.usage.ended_by else None)", "asyncio.timeout(None)"),
         ("        self.accounts.leave(call.usage)", "        pass"),
         ("for call in reversed(self._calls.values()):", "for call in self._calls.values():"),
-        tests="rerank/service/test_quotas.py",
     ),
     *_of(
         "rerank/engine/accounts.py",

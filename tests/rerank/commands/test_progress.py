@@ -1,29 +1,18 @@
 """Long work shows its progress: bars on a terminal, lines elsewhere."""
 
 import io
-from dataclasses import dataclass
 
 from rich.console import Console
 
-from rerank.commands import progress as module
 from rerank.commands.progress import ProgressLines, show_progress, with_progress
-
-
-@dataclass
-class Clock:
-    now_s: float = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 def lines_of_slow_work(total: int | None, steps: int, step_s: float, unit: str = "") -> list[str]:
     """The lines of steps that take `step_s` each."""
-    clock, lines = Clock(), list[str]()
-    progress = ProgressLines(lines.append, unit, clock)
-    progress.report("w", 0, total)
-    for done in range(1, steps + 1):
-        clock.now_s += step_s
+    now_s, lines = 0.0, list[str]()
+    progress = ProgressLines(lines.append, unit, lambda: now_s)
+    for done in range(steps + 1):
+        now_s = done * step_s
         progress.report("w", done, total)
     return lines
 
@@ -41,13 +30,11 @@ def test_work_of_an_unknown_length_has_a_line_every_30_seconds():
 
 
 def test_piped_output_gets_lines(monkeypatch):
-    monkeypatch.setattr(module, "_SHORTEST_S", 0.0)
+    monkeypatch.setattr("rerank.commands.progress._SHORTEST_S", 0.0)
     file = io.StringIO()
     assert list(with_progress("ab", "queries", 2, Console(file=file))) == ["a", "b"]
-    assert [line.partition(",")[0] for line in file.getvalue().splitlines()] == [
-        "queries: 1 of 2 (50%)",
-        "queries: 2 of 2 (100%)",
-    ]
+    shown = [line.partition(",")[0] for line in file.getvalue().splitlines()]
+    assert shown == ["queries: 1 of 2 (50%)", "queries: 2 of 2 (100%)"]
 
 
 def test_terminal_gets_a_bar_with_the_elapsed_time():

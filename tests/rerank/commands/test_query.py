@@ -4,13 +4,14 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from rerank.client.client import RerankClient
 from tests.conftest import PASSAGES
 from tests.rerank.commands.conftest import Command
-from tests.serving import TIMEOUT_S, Served, held_service, numbered_candidates
+from tests.serving import REQUEST, TIMEOUT_S, Served, held_service
 
 QUERY = "how long does a flea live"
 ROWS = [{"doc_id": doc_id, "text": text} for doc_id, (_, text) in PASSAGES.items()]
@@ -28,8 +29,8 @@ def search(rerank: Command, service: Served) -> Command:
     return lambda *args: rerank("search", "--target", service.address, *args)
 
 
-def lines(rows: list[dict[str, Any]], ensure_ascii: bool = True) -> str:
-    return "".join(json.dumps(row, ensure_ascii=ensure_ascii) + "\n" for row in rows)
+def lines(rows: list[dict[str, Any]]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 @pytest.fixture
@@ -42,9 +43,6 @@ def candidates(tmp_path: Path) -> Path:
 
 def doc_ids(reply: Any) -> list[str]:
     return [result["doc_id"] for result in reply["results"]]
-
-
-# --- rerank rank ---
 
 
 def test_rank_reads_a_file_and_stdin(rank, candidates):
@@ -88,24 +86,11 @@ def test_long_documents_are_ranked_by_their_parts(rank):
         (["--on-failure", "first_stage"], "on_failure", "first-stage"),
     ],
 )
-def test_options_are_sent(rank, search, monkeypatch, command, flags, field, value):
-    sent = watched_options(monkeypatch, command)
-    done = rank("-", *flags, stdin=lines(ROWS)) if command == "rerank" else search(QUERY, *flags)
+def test_options_are_sent(rank, search, command, flags, field, value):
+    with patch.object(RerankClient, command, autospec=True, side_effect=getattr(RerankClient, command)) as called:
+        done = rank("-", *flags, stdin=lines(ROWS)) if command == "rerank" else search(QUERY, *flags)
     assert done.code == 0
-    assert sent[0][field] == value
-
-
-def watched_options(monkeypatch: pytest.MonkeyPatch, method: str) -> list[dict[str, Any]]:
-    """The options of each call of a method of the client, as they come."""
-    sent: list[dict[str, Any]] = []
-    original = getattr(RerankClient, method)
-
-    def watched(*args: Any, **options: Any) -> Any:
-        sent.append(options)
-        return original(*args, **options)
-
-    monkeypatch.setattr(RerankClient, method, watched)
-    return sent
+    assert called.call_args.kwargs[field] == value
 
 
 def test_json_has_every_field_under_its_name_in_the_proto(rank, candidates):
@@ -166,9 +151,6 @@ def test_invalid_usage_has_exit_code_2(rerank, args):
     assert "Usage: " in outcome.err
 
 
-# --- rerank search ---
-
-
 @pytest.mark.parametrize("stage", ["bm25", "dense", "hybrid-rrf", "hybrid_z_score"])
 def test_search_prints_json_or_a_table_with_the_first_stage(search, stage):
     reply = search(QUERY, "--first-stage", stage, "--depth", 5, "--top-n", 2, "--json").json
@@ -198,16 +180,13 @@ def test_running_service_is_serving(rerank, service, arguments):
 
 def test_draining_service_is_alive_but_not_ready(rerank):
     with held_service() as held:
-        call = held.start_call(candidates=numbered_candidates([1, 2]))
+        call = held.start_call(candidates=REQUEST.candidates)
         drained = held.start(held.server.drain(TIMEOUT_S))
-        outcomes = {}
-        for flags in ((), ("--liveness",)):
-            outcome = rerank("health", "--target", held.address, *flags)
-            outcomes[flags] = (outcome.code, outcome.out)
+        ready, alive = (rerank("health", "--target", held.address, *flags) for flags in ((), ("--liveness",)))
         held.ranker.release.set()
         assert len(call.result(TIMEOUT_S).results) == 2
         drained.result(TIMEOUT_S)
-    assert outcomes == {(): (1, "NOT_SERVING\n"), ("--liveness",): (0, "SERVING\n")}
+    assert (ready.code, ready.out, alive.code, alive.out) == (1, "NOT_SERVING\n", 0, "SERVING\n")
 
 
 def test_unknown_model_and_missing_service_are_errors(rerank, service):

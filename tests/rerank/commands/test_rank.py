@@ -33,11 +33,12 @@ def test_example_has_its_answers_first_and_says_the_time(rerank):
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_each_bundled_model_has_the_answers_of_the_example_first(precision):
-    models = [model.model_copy(update={"load": "start"}) for model in BUNDLED_MODELS if model.ranker != "identity"]
-    models = [
-        model.model_copy(update={"precision": precision} if "precision" in type(model).model_fields else {})
-        for model in models
-    ]
+    models = []
+    for model in BUNDLED_MODELS:
+        if model.ranker != "identity":
+            has_precision = "precision" in type(model).model_fields
+            changes = {"load": "start"} | ({"precision": precision} if has_precision else {})
+            models.append(model.model_copy(update=changes))
     with Reranker(ServiceConfig(models=tuple(models))) as reranker:
         for model in models:
             options = RankOptions(model=model.name, ordered=False)
@@ -96,26 +97,15 @@ def test_existing_file_is_told_from_passages(tmp_path, monkeypatch):
     (tmp_path / "candidates.jsonl").touch()
     assert candidates_file(["candidates.jsonl"]) == Path("candidates.jsonl")
     assert candidates_file(["-"]) == Path("-")
-    for texts in (
-        ["flea"],
-        ["[a]"],
-        ["TCP/IP"],
-        ["end."],
-        ["", "x"],
-        ["see notes.txt in the folder"],
-        ["x" * 5000],
-        ["a\0b"],
-    ):
-        assert candidates_file(texts) is None
+    for text in ("flea", "[a]", "TCP/IP", "end.", "see notes.txt in the folder", "x" * 5000, "a\0b"):
+        assert candidates_file([text]) is None
+    assert candidates_file(["", "x"]) is None
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (
-            ["nothing.jsonl"],
-            "'nothing.jsonl' looks like a file, and there is no file of this name .relative paths begin",
-        ),
+        (["nothing.jsonl"], "'nothing.jsonl' looks like a file, and there is no file of this name .relative paths"),
         (["a passage", "lists.json.gz"], "'lists.json.gz' looks like a file"),
         (["./candidates"], "looks like a file"),
         (["."], ". is a folder; give a file of candidates"),

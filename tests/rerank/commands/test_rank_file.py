@@ -78,10 +78,8 @@ def test_what_replies_warn_of_is_said_once_for_each_kind(rerank, paths):
         command = ("rank", "--batch", paths[0], "--out", paths[1], "--target", served.address)
         outcome = rerank(*command)
         assert outcome.code == 0
-        assert outcome.out + outcome.err == (
-            f"{paths[1]}: 20 of 20 requests are ranked\n"
-            "warning: doubts about query 0 (20 of 20 queries, the first is 0)\n"
-        )
+        warning = "warning: doubts about query 0 (20 of 20 queries, the first is 0)"
+        assert outcome.out + outcome.err == f"{paths[1]}: 20 of 20 requests are ranked\n{warning}\n"
         assert "warning" not in rerank(*command).err  # nothing was ranked again
 
 
@@ -107,6 +105,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return queries
 
 
+def partial_of(out: Path) -> Path:
+    return out.with_name(f"{out.name}.partial")
+
+
 def test_killed_run_goes_on_behind_its_last_whole_line(batch, paths, asked):
     batch()
     lines = paths[1].read_bytes().splitlines(keepends=True)
@@ -123,19 +125,13 @@ def test_killed_run_goes_on_behind_its_last_whole_line(batch, paths, asked):
     assert (batch(), asked) == (Outcome(0, "", finished), [])
 
 
-def partial_of(out: Path) -> Path:
-    return out.with_name(f"{out.name}.partial")
-
-
 def test_failed_request_has_its_error_in_its_place(batch, paths):
     """Also a request without candidates, one with the same passage twice, and the same query twice."""
     twice = request(2) | {"candidates": request(2)["candidates"] * 2}
     write(paths[0], [request(0), request(1, passages=0), twice, request(0)])
     outcome = batch()
-    assert (outcome.code, outcome.out) == (
-        1,
-        'failed requests: 2; the same command sends them again. Their lines have an "error"\n',
-    )
+    assert outcome.code == 1
+    assert outcome.out == 'failed requests: 2; the same command sends them again. Their lines have an "error"\n'
     rows = read(paths[1])
     assert ["error" in row for row in rows] == [False, True, True, False]
     assert (rows[1]["query"], rows[1]["error"]) == (
