@@ -102,63 +102,6 @@ def test_fsdp_is_refused_on_a_cpu(flags):
         parsed(*flags)
 
 
-@pytest.mark.parametrize(
-    ("tracker", "problem"),
-    [
-        ("wandb", "wandb.*install"),
-        ("mlflow", "mlflow.*install"),
-        ("comet_ml", "comet.*install"),
-        ("clearml", "clearml.*install"),
-        ("swanlab", "swanlab.*install"),
-        ("wandb\n", "not supported"),
-        ("\u043a", "not supported"),
-    ],
-)
-def test_tracker_that_is_not_installed_is_named_before_a_model_is_loaded(tracker, problem):
-    """The Trainer said it in a traceback, after minutes of loading."""
-    with pytest.raises(ConfigError, match=f"--report-to {tracker.strip()}: .*{problem}.*; or use none") as caught:
-        parsed("--report-to", tracker)
-    assert "\n" not in str(caught.value)
-
-
-#: A package wandb: its answer to a caller with the key "known", another, and none.
-WANDB = """
-import os
-class Error(Exception): ...
-def login(prompt):
-    assert not prompt
-    if os.environ.get("WANDB_API_KEY", "known") != "known":
-        raise Error("the key is\\ninvalid")
-    return "WANDB_API_KEY" in os.environ
-"""
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "problem"),
-    [
-        ("WANDB_MODE", "online", "there is no login; run wandb login, or set WANDB_API_KEY"),
-        ("WANDB_API_KEY", "other", "the key is invalid; run wandb login, or set WANDB_API_KEY"),
-        ("WANDB_API_KEY", "known", ""),
-        ("WANDB_MODE", "offline", ""),
-        ("WANDB_MODE", "disabled", ""),
-    ],
-)
-def test_tracker_without_a_login_is_named_before_a_model_is_loaded(name, value, problem, tmp_path, monkeypatch):
-    """The tracker said it after the model was loaded."""
-    (tmp_path / "wandb.py").write_text(WANDB, encoding="utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "wandb", raising=False)
-    for variable in ("WANDB_API_KEY", "WANDB_MODE"):
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setenv(name, value)
-    monkeypatch.setattr("transformers.integrations.integration_utils.is_wandb_available", lambda: True)
-    if not problem:
-        assert parsed("--report-to", "wandb")[1].report_to == ["wandb"]
-        return
-    with pytest.raises(ConfigError, match=f"--report-to wandb: {problem}.*; or use none"):
-        parsed("--report-to", "wandb")
-
-
 def test_weights_of_an_encoder_are_not_left_out():
     _, settings = parsed()
     settings.check_loads_whole_models("distill-retriever")

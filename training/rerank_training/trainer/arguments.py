@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import logging
 import math
-import os
-import sys
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, fields, make_dataclass
-from importlib import import_module
-from itertools import chain
 from typing import Annotated, Any, cast, get_args, get_type_hints
 
 import torch
 from accelerate.utils import DistributedType
 from transformers import TrainingArguments
-from transformers.integrations.integration_utils import get_reporting_integration_callbacks, is_tensorboard_available
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from rerank.errors import ConfigError
 from rerank_training.trainer.flags import ADAPTER_LEARNING_RATE, WEIGHTS_LEARNING_RATE, RunFlags
+from rerank_training.trainer.trackers import problem_of_trackers
 
 
 @dataclass
@@ -97,44 +93,11 @@ class RunArguments(RunFlags, TrainingArguments):  # type: ignore[misc]  # RunFla
     def _check_report_to(self) -> None:
         trackers = cast(list[str], self.report_to)  # a list after TrainingArguments' own checks
         try:
-            if "tensorboard" in trackers and not is_tensorboard_available():
-                raise RuntimeError("tensorboard is not installed; install rerank-listwise[train]")
-            callbacks = get_reporting_integration_callbacks(trackers)
-            reasons = chain(map(_reason_against, callbacks), map(_no_login, trackers))
-            if reason := next(filter(None, reasons), ""):
-                raise RuntimeError(reason)
-        except (ValueError, RuntimeError) as error:  # unknown, not installed, or without a login
-            reason = " ".join(str(error).split())
-            raise ConfigError(f"--report-to {' '.join(trackers).strip()}: {reason}; or use none") from error
-
-
-def _reason_against(tracker: Callable[[], object]) -> str:
-    """Says what a tracker lacks, which the Trainer would do after the model is loaded; empty if it lacks nothing."""
-    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None  # MLflow's cannot be deleted if it was not made
-    try:
-        tracker()
-    except (RuntimeError, ImportError) as error:
-        error.__traceback__ = None  # refers to the tracker
-        return str(error)
-    finally:
-        sys.unraisablehook = hook
-    return ""
-
-
-def _no_login(tracker: str) -> str:
-    """Says how to log in to an installed tracker, which would ask after the model is loaded; empty if not needed."""
-    if tracker == "wandb" and os.environ.get("WANDB_MODE", "online") not in ("offline", "disabled", "dryrun"):
-        wandb = import_module("wandb")
-        way = "run wandb login, or set WANDB_API_KEY, or WANDB_MODE=offline"
-        try:
-            return "" if wandb.login(prompt=False) else f"there is no login; {way}"
-        except wandb.Error as error:
-            return f"{error}; {way}"
-    if tracker == "comet_ml" and os.environ.get("COMET_MODE", "").upper() not in ("OFFLINE", "DISABLED"):
-        starts_online = os.environ.get("COMET_START_ONLINE", "1").lower() not in ("0", "false")
-        if starts_online and not import_module("comet_ml").get_config("comet.api_key"):
-            return "there is no login; run comet login, or set COMET_API_KEY, or COMET_MODE=OFFLINE"
-    return ""
+            problem = problem_of_trackers(trackers)
+        except (ValueError, RuntimeError, ImportError) as error:  # unknown, or not installed
+            problem = str(error)
+        if problem:
+            raise ConfigError(f"--report-to {' '.join(trackers).strip()}: {' '.join(problem.split())}; or use none")
 
 
 def run_arguments(flags: RunFlags, others: Any = None) -> RunArguments:
