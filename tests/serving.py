@@ -35,6 +35,7 @@ from rerank.rankers.identity import IdentityRanker
 from rerank.reranking.registry import ModelRegistry
 from rerank.reranking.reranker import AsyncReranker
 from rerank.retrieval.index import Index
+from rerank.types import Query, Ranking, RankOptions
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import NumberRanker, numbered_passages
@@ -131,6 +132,22 @@ def wait_for(condition: Callable[[], bool], timeout_s: float = TIMEOUT_S) -> Non
     while not condition():
         assert time.monotonic() < deadline_s, f"the condition does not hold after {timeout_s} s"
         time.sleep(0.01)
+
+
+def rank_once(
+    rankers: Mapping[str, Ranker],
+    query: str | Query,
+    candidates: Sequence[Any],
+    options: RankOptions,
+    index: Index | None = None,
+) -> Ranking:
+    """The ranking that a reranker with these models gives, which is opened for this call."""
+
+    async def rank() -> Ranking:
+        async with reranker_of(rankers, index) as reranker:
+            return await reranker.rerank(query, candidates, options)
+
+    return asyncio.run(rank())
 
 
 def free_port() -> int:

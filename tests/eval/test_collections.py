@@ -2,7 +2,7 @@
 
 import gzip
 import sys
-from pathlib import Path
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -59,11 +59,9 @@ def test_collection_of_ir_datasets(tmp_path):
         path = tmp_path / name
         return SimpleNamespace(path=lambda *_, **__: str(path), stream=lambda: path.open("rb"))
 
-    small = ir_datasets.Dataset(
-        TsvDocs(local("docs.tsv"), namespace="t", docstore_size_hint=2),
-        TsvQueries(local("queries.tsv"), namespace="t"),
-        TrecQrels(local("qrels.txt"), {}),
-    )
+    docs = TsvDocs(local("docs.tsv"), namespace="t", docstore_size_hint=2)
+    queries = TsvQueries(local("queries.tsv"), namespace="t")
+    small = ir_datasets.Dataset(docs, queries, TrecQrels(local("qrels.txt"), {}))
     ir_datasets.registry.register("rerank-test", small)
     assert named_qrels("rerank-test") == [Qrel("1", "a", 0)]
     collection = open_collection("rerank-test")
@@ -75,9 +73,8 @@ def test_collection_of_ir_datasets(tmp_path):
 
 @pytest.mark.parametrize(("text", "title"), [("Fleas are small.", ""), ("Fleas. They are small.", "Fleas.")])
 def test_passage_of_ir_datasets_has_the_title_that_its_text_begins_with(text, title):
-    assert _passage(SimpleNamespace(doc_id="a", title="Fleas.", default_text=lambda: text)) == Passage(
-        "a", text, title=title
-    )
+    row = SimpleNamespace(doc_id="a", title="Fleas.", default_text=lambda: text)
+    assert _passage(row) == Passage("a", text, title=title)
 
 
 def test_judgements_by_name_that_are_not_here_are_one_line(monkeypatch):
@@ -106,21 +103,14 @@ def test_judgements_by_name_that_are_not_here_are_one_line(monkeypatch):
 # --- runs
 
 
-def run_file(folder: Path, *rows: str) -> Path:
-    return write(folder / "run.trec", *rows)
-
-
 def test_run_is_sorted_by_score_as_in_trec_eval(tmp_path):
     """Ranks are ignored, ties are sorted by descending doc_id, and the unjudged query 3 is left out."""
     rows = ["1 Q0 a 1 2.0 t", "1 Q0 b 2 5.0 t", "1 Q0 c 3 2.0 t", "3 Q0 unknown 1 1.0 t"]
-    (request,), query_ids = candidates_of_run(run_file(tmp_path, *rows), SMALL, QUERIES)
+    (request,), query_ids = candidates_of_run(write(tmp_path / "run.trec", *rows), SMALL, QUERIES)
     assert query_ids == {"1", "3"}
     assert request.query == QUERIES["1"]
-    expected = (
-        Passage("b", text="Title two", score=5.0, title="Title"),
-        Passage("c", text="three", score=2.0),
-        Passage("a", text="one", score=2.0),
-    )
+    scores = {"b": 5.0, "c": 2.0, "a": 2.0}
+    expected = tuple(replace(PASSAGES[doc_id], score=score) for doc_id, score in scores.items())
     assert request.candidates == expected
     assert candidates_of_run(tmp_path / "run.trec", SMALL, QUERIES, depth=2)[0][0].candidates == expected[:2]
     with pytest.raises(CollectionError, match=r"other\.trec cannot be read"):
@@ -137,7 +127,7 @@ def test_run_is_sorted_by_score_as_in_trec_eval(tmp_path):
 )
 def test_run_that_does_not_fit_the_collection_is_refused(tmp_path, rows, message):
     with pytest.raises(CollectionError, match=message):
-        candidates_of_run(run_file(tmp_path, *rows), SMALL, QUERIES)
+        candidates_of_run(write(tmp_path / "run.trec", *rows), SMALL, QUERIES)
 
 
 @pytest.mark.parametrize(

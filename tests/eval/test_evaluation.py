@@ -185,10 +185,8 @@ def test_several_datasets_have_a_folder_each_and_a_table(files, tmp_path, evalua
 
 def test_service_with_the_index_is_started_for_a_search(beir_folder, index_folder, service, tmp_path, monkeypatch):
     """By default with the default model. The service that answers runs already, which is quicker."""
-    queries, grades = (
-        {"1": "the pull of the moon", "2": "the bite of a flea"},
-        {"1": {"tides": 1}, "2": {"flea-bite": 1}},
-    )
+    queries = {"1": "the pull of the moon", "2": "the bite of a flea"}
+    grades = {"1": {"tides": 1}, "2": {"flea-bite": 1}}
     collection = judged_collection(tmp_path / "twelve", beir_folder / "corpus.jsonl", queries, grades)
     started: list[ServiceConfig] = []
 
@@ -217,10 +215,7 @@ def test_every_statistic_is_over_all_judged_queries_and_one_without_candidates_c
     rng = random.Random(3)
     grades = {f"q{n:02d}": {f"d{n}-{rank}": rng.choice([0, 0, 1, 2, 3]) for rank in range(6)} for n in range(14)}
     asked = list(grades)[:10]
-    texts = {
-        q: {doc_id: f"relevance {grade + rng.randint(0, 2)}" for doc_id, grade in row.items()}
-        for q, row in grades.items()
-    }
+    texts = {q: {d: f"relevance {grade + rng.randint(0, 2)}" for d, grade in row.items()} for q, row in grades.items()}
     if is_run:
         corpus = {doc_id: text for row in texts.values() for doc_id, text in row.items()}
         collection = judged_collection(tmp_path / "collection", corpus, {q: q for q in grades}, grades)
@@ -234,14 +229,8 @@ def test_every_statistic_is_over_all_judged_queries_and_one_without_candidates_c
     out = tmp_path / "out"
     printed = evaluated(out, *files, models=("identity", "number"))
 
-    runs = {name: columns(out / name / "run.trec", 0, 2) for name in ("identity", "number")}
-    system, reference = (
-        [
-            ndcg(grades[asked_id], [doc_id for query_id, doc_id in runs[name] if query_id == asked_id])
-            for asked_id in grades
-        ]
-        for name in ("number", "identity")
-    )
+    runs = (columns(out / name / "run.trec", 0, 2) for name in ("number", "identity"))
+    system, reference = ([ndcg(grades[q], [d for asked, d in run if asked == q]) for q in grades] for run in runs)
     differences = [value - other for value, other in zip(system, reference, strict=True)]
     t_test = stats.ttest_rel(system, reference)
     low, high = t_test.confidence_interval(0.95)

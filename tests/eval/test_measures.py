@@ -80,19 +80,14 @@ def random_run(seed: int, lowest: int = 0) -> tuple[dict[str, Grades], dict[str,
     return grades, run
 
 
-def qrels_of(grades: dict[str, Grades]) -> list[Qrel]:
-    return [
-        Qrel(query_id, doc_id, grade_of(grade)) for query_id, row in grades.items() for doc_id, grade in row.items()
-    ]
-
-
 @pytest.mark.parametrize("measures", [measures_from(2), measures_from(1)], ids=["rel=2", "rel=1"])
 @pytest.mark.parametrize("lowest", [0, -2])
 @pytest.mark.parametrize("seed", range(6))
 def test_every_measure_equals_trec_eval_arithmetic(seed, lowest, measures):
     """Grades below 0 are judged and not relevant."""
     grades, run = random_run(seed, lowest)
-    metrics = measure(measures, qrels_of(grades), run)
+    qrels = [Qrel(q, doc_id, grade_of(grade)) for q, row in grades.items() for doc_id, grade in row.items()]
+    metrics = measure(measures, qrels, run)
     for query_id, row in grades.items():
         slow = by_trec_eval(row, run.get(query_id, []))
         assert metrics.per_query[query_id] == pytest.approx({name: slow[name] for name in metrics.mean})
@@ -125,9 +120,8 @@ def test_least_relevant_grade_follows_the_judgements(grades, asked, least):
 
 
 def test_unjudged_query_does_not_count():
-    metrics = measure(
-        measures_from(2), [Qrel("q", "a", 2)], {"q": [ScoredDoc("a", 1.0)], "other": [ScoredDoc("b", 1.0)]}
-    )
+    run = {"q": [ScoredDoc("a", 1.0)], "other": [ScoredDoc("b", 1.0)]}
+    metrics = measure(measures_from(2), [Qrel("q", "a", 2)], run)
     assert metrics.mean["nDCG@10"] == 1.0
     assert list(metrics.per_query) == ["q"]
 
@@ -181,16 +175,9 @@ def test_costs_are_means_and_warnings_are_sums():
     """An int64 is a string in JSON."""
     written = {"decode_tokens": "100", "decode_ms": 6.0, "model_ms": 8.0}
     served = {"windows": 9, "rounds": 9, "tokens": "1800", **written, "completeness": "COMPLETENESS_FULL"}
-    partial = {
-        "windows": 1,
-        "rounds": 1,
-        "tokens": "200",
-        "completeness": "COMPLETENESS_PARTIAL",
-        "truncated_doc_ids": ["a", "b"],
-        "query_truncated": True,
-        "repaired_identifiers": 3,
-        "generated_identifiers": 12,
-    }
+    partial = {"windows": 1, "rounds": 1, "tokens": "200", "completeness": "COMPLETENESS_PARTIAL"}
+    partial |= {"truncated_doc_ids": ["a", "b"], "query_truncated": True}
+    partial |= {"repaired_identifiers": 3, "generated_identifiers": 12}
     responses = [response(1, 1, **served), response(1, 2, **partial)]
     expected = {"windows": 5.0, "rounds": 5.0}
     expected |= {"prefill tokens": 950.0, "prefill ms": 1.0, "decode tokens": 50.0, "decode ms": 3.0}

@@ -53,10 +53,8 @@ def test_systems_are_compared_with_the_first_stage_and_with_the_first_of_them():
     text = markdown(evaluation(FIRST, BETTER, WORSE))
     with_first_stage, with_first = rows(text, "compared with first stage"), rows(text, "compared with a")
     assert [row[0] for row in with_first_stage.values()] == ["+0.0500", "+0.0750", "-0.4000"]
-    assert {name: (row[0], row[4]) for name, row in with_first.items()} == {
-        "b": ("+0.0250", "2/1/1"),
-        "c": ("-0.4500", "0/0/4"),
-    }
+    compared = {name: (row[0], row[4]) for name, row in with_first.items()}
+    assert compared == {"b": ("+0.0250", "2/1/1"), "c": ("-0.4500", "0/0/4")}
     assert "compared with a" not in markdown(evaluation(FIRST))
 
 
@@ -76,9 +74,8 @@ def test_intervals_are_within_the_range_of_the_measure():
     text = markdown(evaluation(result("a", [1.0, 1.0, 1.0, 0.9]), result("b", [0.0, 0.0, 0.1, 0.0])))
     means, differences = rows(text, "Means over"), rows(text, "compared with first stage")
     assert (means["a"][-1], means["b"][-1]) == ("0.8954 to 1.0000", "0.0000 to 0.1046")
-    alone = markdown(
-        Report("d", "t", (result("f", [0.4]), result("a", [0.6])), result(ORACLE, [1.0]), rel=1, judged_queries=1)
-    )
+    two = result("f", [0.4]), result("a", [0.6])
+    alone = markdown(Report("d", "t", two, result(ORACLE, [1.0]), rel=1, judged_queries=1))
     assert rows(alone, "Means over")["a"][-1] == "0.0000 to 1.0000"
     assert rows(alone, "compared with f")["a"][1] == "-1.0000 to +1.0000"
     assert differences["a"][1] == "+0.3954 to +0.5546"
@@ -91,9 +88,8 @@ def test_report_that_would_be_replaced_stays_beside_the_new_one(tmp_path, capsys
     found = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()}
     systems = {name: next(system for system in "abc" if f"\n| {system} |" in text) for name, text in found.items()}
     assert systems == {"report-1.md": "a", "report-2.md": "b", "report.md": "c"}
-    assert (
-        f"report: {tmp_path / 'report.md'}; the one before it is {tmp_path / 'report-2.md'}" in capsys.readouterr().err
-    )
+    said = f"report: {tmp_path / 'report.md'}; the one before it is {tmp_path / 'report-2.md'}"
+    assert said in capsys.readouterr().err
 
 
 def test_cost_and_warnings_of_systems_are_reported():
@@ -172,15 +168,15 @@ def test_last_lines_say_in_words_what_was_gained_over_the_first_stage_and_what_n
     far = result("d", [0.9, 0.91, 0.89, 0.9])
     same = result("e", [0.5, 0.5, 0.5, 0.5])
     lines = list(verdicts(evaluation(FIRST, far, WORSE, same)))
-    assert re.fullmatch(
-        r"a gains 0\.0500 nDCG@10 against first stage, p = [\d.]+: over 4 queries this may be chance, so nothing was "
-        "shown to be gained or lost",
-        lines[0],
-    )
-    assert re.fullmatch(
-        r"d gains 0\.4000 nDCG@10 against first stage, p = [\d.e-]+: more than chance explains", lines[1]
-    )
-    assert re.fullmatch(
-        r"c loses 0\.4000 nDCG@10 against first stage, p = [\d.e-]+: more than chance explains", lines[2]
-    )
+    chance = "over 4 queries this may be chance, so nothing was shown to be gained or lost"
+    for line, expected in zip(
+        lines[:3],
+        [
+            rf"a gains 0\.0500 nDCG@10 against first stage, p = [\d.]+: {chance}",
+            r"d gains 0\.4000 nDCG@10 against first stage, p = [\d.e-]+: more than chance explains",
+            r"c loses 0\.4000 nDCG@10 against first stage, p = [\d.e-]+: more than chance explains",
+        ],
+        strict=True,
+    ):
+        assert re.fullmatch(expected, line)
     assert lines[3] == "e: the same nDCG@10 as first stage"

@@ -21,21 +21,9 @@ from tests.full_disk import largest_file
 
 QUERIES = {name: Query(name, name) for name in ("q0", "q1", "q2", "q3", "q4", "q5")}
 LISTS = dict.fromkeys(QUERIES, (Passage("b", "x"), Passage("a", "y")))
-DATASET = Dataset(
-    name="d",
-    title="t",
-    queries=QUERIES,
-    lists=LISTS,
-    search={},
-    fingerprint={},
-    qrels=(),
-    qrels_sha256="",
-    judged=[Qrel(query_id, "a", 2) for query_id in QUERIES],
-    is_of_collection=False,
-    rel=2,
-    notes=(),
-    index=None,
-)
+NOTHING = {"search": {}, "fingerprint": {}, "qrels": (), "qrels_sha256": "", "notes": (), "index": None, "rel": 2}
+JUDGED = [Qrel(query_id, "a", 2) for query_id in QUERIES]
+DATASET = Dataset(name="d", title="t", queries=QUERIES, lists=LISTS, judged=JUDGED, is_of_collection=False, **NOTHING)
 CONSOLE = PlainConsole(stderr=True)
 
 
@@ -62,9 +50,7 @@ def system(client: Any, name: str = "a", **fingerprint: object) -> System:
     return System(name, client, {}, fingerprint)
 
 
-def run(
-    systems: list[System], out: Path, concurrency: int = 1, dataset: Dataset = DATASET
-) -> dict[str, list[Response]]:
+def run(systems: list[System], out: Path, concurrency: int = 1, dataset: Dataset = DATASET) -> Any:
     return run_systems(systems, dataset, out, concurrency, CONSOLE)
 
 
@@ -81,16 +67,14 @@ def test_resumed_run_ends_with_the_files_of_an_undisturbed_one(tmp_path, concurr
     for client, out in ((failing, tmp_path / "resumed"), (undisturbed, tmp_path / "undisturbed")):
         systems = [system(client)]
         responses = run(systems, out, concurrency)["a"]
-        found = measure_system(
-            systems[0], responses, DATASET, system_folder(systems[0], systems, out), {"command": "c"}
-        )
+        folder = system_folder(systems[0], systems, out)
+        found = measure_system(systems[0], responses, DATASET, folder, {"command": "c"})
         assert found.metrics.mean["RR(rel=2)@10"] == 1.0  # in the order of the responses, whose scores are tied
     assert sorted(failing.queries) == list(QUERIES)  # each once
     for name in ("run.trec", "measures.json"):
         assert (tmp_path / "resumed" / name).read_bytes() == (tmp_path / "undisturbed" / name).read_bytes()
-    assert rows_without_times(tmp_path / "resumed" / TRACE_FILE) == rows_without_times(
-        tmp_path / "undisturbed" / TRACE_FILE
-    )
+    traces = [rows_without_times(tmp_path / name / TRACE_FILE) for name in ("resumed", "undisturbed")]
+    assert traces[0] == traces[1]
 
 
 def test_other_settings_are_refused_before_the_first_query(tmp_path):
@@ -110,9 +94,8 @@ def test_other_settings_are_refused_before_the_first_query(tmp_path):
 def test_more_queries_keep_the_responses_of_fewer_and_fewer_those_of_more(tmp_path):
     client = RecordingClient()
     for asked in (["q0", "q1"], [*QUERIES], ["q1", "q2"], [*QUERIES]):
-        found = run(
-            [system(client)], tmp_path, dataset=replace(DATASET, queries={name: QUERIES[name] for name in asked})
-        )
+        dataset = replace(DATASET, queries={name: QUERIES[name] for name in asked})
+        found = run([system(client)], tmp_path, dataset=dataset)
         assert [response.query_id for response in found["a"]] == asked
     assert client.queries == list(QUERIES)
 
@@ -223,7 +206,5 @@ def test_former_results_are_kept_unless_they_are_the_same(tmp_path):
     assert write_result(path, "one") is None
     assert write_result(path, "one") is None
     assert write_result(path, "two") == tmp_path / "report-1.md"
-    assert {one.name: one.read_text(encoding="utf-8") for one in tmp_path.iterdir()} == {
-        "report.md": "two",
-        "report-1.md": "one",
-    }
+    written = {one.name: one.read_text() for one in tmp_path.iterdir()}
+    assert written == {"report.md": "two", "report-1.md": "one"}

@@ -124,12 +124,8 @@ def test_slow_models_are_given_time(service, monkeypatch):
 def test_precision_is_that_of_every_model_that_has_one_and_others_are_named(tmp_path):
     file = file_with(tmp_path, {"name": "ce", "ranker": "cross-encoder", "path": str(tmp_path)})
     config = config_of("default", "pe-rank", "ce", "identity", config=file, precision="float32")
-    assert {model.name: getattr(model, "precision", None) for model in config.models} == {
-        "default": None,
-        "pe-rank": "float32",
-        "ce": "float32",
-        "identity": None,
-    }
+    precisions = {model.name: getattr(model, "precision", None) for model in config.models}
+    assert precisions == {"default": None, "pe-rank": "float32", "ce": "float32", "identity": None}
     assert without_precision(config) == ["default"]
 
 

@@ -70,20 +70,13 @@ def encoded(ranker: Ranker, query: str, texts: Sequence[str]) -> Window:
     return ranker.encode(prepared_window(ranker, query, texts))
 
 
-def ranked(ranker: Ranker, window: Window) -> WindowRanking:
-    (ranking,) = ranker.score([window])  # type: ignore[misc]
-    assert ranking is not None
+def ranked(ranker: Any, window: Window) -> WindowRanking:
+    (ranking,) = ranker.score([window])
     return ranking
 
 
 def order_of(ranking: Ranking) -> list[int]:
     return [item.position for item in ranking.ranked]
-
-
-def instruction_of(reference: Mapping[str, Any], folder: Path) -> str:
-    """The first line of the user's turn in E2Rank's prompts."""
-    prompt = AutoTokenizer.from_pretrained(folder).decode(next(iter(reference.values()))["prompt"])
-    return str(prompt.split("\n")[1])
 
 
 def best_first(letters: Sequence[float], n: int) -> list[int]:
@@ -97,11 +90,8 @@ def test_prompts_of_rank_llm_are_equal_token_by_token(parity, profile, guards):
     folder, name = RANK_LLM[profile]
     settings: dict[str, Any] = {"name": "it", "path": parity / "fixtures" / folder, "precision": "float32"}
     settings |= {"profile": profile, "prompt": {"guards": guards}}
-    model: ModelConfig
-    if profile.startswith("first"):
-        model = FirstModel(ranker="first", **settings)
-    else:
-        model = GenerationModel(ranker="generation", **settings)
+    is_first = profile.startswith("first")
+    model = FirstModel(ranker="first", **settings) if is_first else GenerationModel(ranker="generation", **settings)
     unequal = []
     with served(model) as reranker:
         for group, suffix in (("base", ""), ("more", "_more")):
@@ -118,9 +108,8 @@ def test_prompts_of_rank_llm_are_equal_token_by_token(parity, profile, guards):
 @pytest.mark.usefixtures("_rank_llm")
 def test_orders_that_rank_llm_generates_are_equal(parity):
     reference = read(parity / "gen_author.json")
-    model = GenerationModel(
-        name="it", ranker="generation", profile="rank-zephyr", path=parity / "fixtures/zephyr-gen", precision="float32"
-    )
+    path = parity / "fixtures/zephyr-gen"
+    model = GenerationModel(name="it", ranker="generation", profile="rank-zephyr", path=path, precision="float32")
     with served(model) as reranker:
         for case, (query, texts) in cases(parity, "base", "short").items():
             if case in reference:
@@ -168,9 +157,8 @@ def test_losses_of_firsts_own_training_are_equal(parity):
         "generation:lambda": ("lm", "ranknet", 1.0),
     }
     reference = read(parity / "first_loss.json")
-    arguments = FirstArguments(
-        lists="", base=str(parity / "fixtures" / "first-own"), profile="first-zephyr", window_size=20
-    )
+    base = str(parity / "fixtures" / "first-own")
+    arguments = FirstArguments(lists="", base=base, profile="first-zephyr", window_size=20)
     prompt = prompt_settings(arguments, None)
     model, tokenizer = load_base(arguments)
     collator = make_collator(arguments, prompt, model.eval(), tokenizer)
@@ -178,16 +166,16 @@ def test_losses_of_firsts_own_training_are_equal(parity):
     for name, (objective, loss, weight) in losses.items():
         computed = FirstObjective(objective, rank_loss_named(loss), weight, collator.identifiers.token_ids)  # type: ignore[arg-type]
         with torch.no_grad():
-            assert computed.terms(model, batch).sum().item() == pytest.approx(
-                reference[f"own:{name}"]["loss"], abs=1e-5
-            ), name
+            found = computed.terms(model, batch).sum().item()
+        assert found == pytest.approx(reference[f"own:{name}"]["loss"], abs=1e-5), name
 
 
 def test_prompts_scores_and_orders_of_e2rank_are_equal(parity):
     folder = parity / "fixtures" / "E2Rank-0.6B"
     encoder = EncoderConfig(name=str(folder), pooling="lasttoken", end_token="<|endoftext|>")
     reference = read(parity / "e2_author.json") | read(parity / "e2_author_more.json")
-    instruction = instruction_of(reference, folder)
+    prompt = AutoTokenizer.from_pretrained(folder).decode(next(iter(reference.values()))["prompt"])
+    instruction = prompt.split("\n")[1]  # the first line of the user's turn
     model = E2RankModel(name="it", ranker="e2rank", profile="e2rank", precision="float32", instruction=instruction)
     with served(model, encoder) as reranker:
         for case, (query, texts) in cases(parity, "base", "more").items():
@@ -202,13 +190,8 @@ def test_prompts_scores_and_orders_of_e2rank_are_equal(parity):
 @pytest.mark.parametrize("encoder", ["jina-embeddings-v2-base-en", "enc512/jina-embeddings-v2-base-en"])
 def test_windows_of_pe_rank_are_equal_whatever_length_the_encoders_folder_states(parity, encoder):
     reference = read(parity / "pe_author.json")
-    model = PERankModel(
-        name="it",
-        ranker="pe-rank",
-        profile="pe-rank-mistral-jina",
-        path=parity / "fixtures/pe-ours",
-        precision="float32",
-    )
+    settings = {"profile": "pe-rank-mistral-jina", "path": parity / "fixtures/pe-ours", "precision": "float32"}
+    model = PERankModel(name="it", ranker="pe-rank", **settings)
     with served(model, EncoderConfig(name=str(parity / "fixtures" / encoder))) as reranker:
         ranker = reranker.rankers["it"]
         for case, (query, texts) in cases(parity, "base").items():

@@ -35,15 +35,8 @@ def first_step_scores(checkpoint: Path, window: Window) -> list[float]:
     renderer = ListwiseRenderer(load_template("first"), tokenizer, 4096, answer_tokens=1)
     names = derive_identifiers(tokenizer, IdentifierKind.LETTERS, renderer.prompt_end)
     ids = torch.tensor([[*renderer.prompt(window, names.texts).token_ids, names.bracket_id]])
-    out = model.generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        max_new_tokens=1,
-        do_sample=False,
-        output_scores=True,
-        return_dict_in_generate=True,
-        pad_token_id=0,
-    )
+    options = {"max_new_tokens": 1, "do_sample": False, "output_scores": True, "return_dict_in_generate": True}
+    out = model.generate(ids, attention_mask=torch.ones_like(ids), pad_token_id=0, **options)
     rows = out.scores[0][0][list(names.token_ids[: len(window.passages)])]
     return torch.log_softmax(rows.float(), dim=0).tolist()
 

@@ -70,9 +70,8 @@ def test_prompts_of_their_training_file_are_theirs(batch, published, view):
     for row, ids in enumerate(published["ids_w" if view else "ids_wo"]):
         prompt = ids[: ids.index(RANK)]
         last = batch[f"{view}last_index"][row]
-        assert batch[f"{view}input_ids"][row, : last + 1].tolist() == [
-            PASSAGE_SLOT if token == MARK else token for token in prompt
-        ]
+        found = batch[f"{view}input_ids"][row, : last + 1].tolist()
+        assert found == [PASSAGE_SLOT if token == MARK else token for token in prompt]
 
 
 def test_ranking_losses_and_their_divergence_are_theirs(base, batch, published):
@@ -90,16 +89,10 @@ def test_loss_of_the_alignment_is_theirs(parity, jina, base, published):
     vectors = VectorTable(jina.encode_passages, turns, QUIET)
     prompts = base.prompts(load_template(ALIGN_TEMPLATE), 4096)
     batch = AlignCollator(prompts, vectors, base.tokenizer, turns)(list(turns))
-    for ids, labels, row, expected in zip(
-        batch["input_ids"].tolist(),
-        batch["labels"].tolist(),
-        published["align_ids"],
-        published["align_labels"],
-        strict=True,
-    ):
-        n = len([label for label in expected if label != IGNORE_INDEX]) + expected.index(
-            next(label for label in expected if label != IGNORE_INDEX)
-        )
+    ours = batch["input_ids"].tolist(), batch["labels"].tolist()
+    for ids, labels, row, expected in zip(*ours, published["align_ids"], published["align_labels"], strict=True):
+        answer = [label for label in expected if label != IGNORE_INDEX]
+        n = len(answer) + expected.index(answer[0])
         assert ids[:n] == [PASSAGE_SLOT if token == MARK else token for token in row[:n]]
         assert labels[:n] == expected[:n]
     assert AlignObjective().terms(base.model, batch).sum().item() == pytest.approx(published["align"], rel=TOLERANCE)
@@ -116,8 +109,6 @@ def test_published_checkpoint_is_given_back_file_by_file(parity, jina, tmp_path)
 
 def test_their_files_of_e2rank_are_read(parity):
     lists = read_lists(parity / "e2_train.jsonl")
-    best = [
-        max(item.passages, key=lambda p, item=item: item.relevance[item.passages.index(p)]).doc_id for item in lists
-    ]
+    best = [item.passages[item.relevance.index(max(item.relevance))].doc_id for item in lists]
     assert [len(item.passages) for item in lists] == [8, 8, 8]
     assert best == ["1", "4", "8"]

@@ -43,8 +43,6 @@ TEXTS = [
 
 #: Titles of TEXTS, as BEIR's passages have; the first has none.
 TITLES = ["", "Lyrics of a song", "naÃ¯ve  {text} art [2]", "A {title} of words"]
-pytest.importorskip("ftfy")
-
 WINDOW = window_of("what jumps", [f"text {place}" for place in range(20)])
 NAMES = "ABCDEFGHIJKLMNOPQRST"
 

@@ -91,9 +91,8 @@ def of_adapter() -> Iterator[tuple[str, Damage]]:
 def of_pe_rank() -> Iterator[tuple[str, Damage]]:
     yield from of_causal_lm()
     kinds = (5, "nothing", "linear", "mlp9x_gelu")
-    yield from wrong_values(
-        "config.json", {"projector_type": kinds, "encoder_name": (5, None), "template": (5, "gone")}
-    )
+    wrong = {"projector_type": kinds, "encoder_name": (5, None), "template": (5, "gone")}
+    yield from wrong_values("config.json", wrong)
 
 
 #: Kind → its damages, and the settings that load the folder; none for an encoder.
@@ -108,12 +107,8 @@ KINDS: dict[str, tuple[Callable[[], Iterator[tuple[str, Damage]]], Callable[[Pat
 HARMLESS = {
     # The length is from sentence_bert_config.json, and the tokenizer's does not count.
     "encoder": (
-        "architectures",
-        "num_labels",
-        "quantization_config {",
-        "model_max_length",
-        "_mean_tokens",
-        "1" + 30 * "0",
+        *("architectures", "num_labels", "quantization_config {", "model_max_length", "_mean_tokens"),
+        *("1" + 30 * "0",),
     ),
     # A length beyond the table of positions is cut to it.
     "cross-encoder": ("quantization_config {", "max_seq_length 1" + 30 * "0", "max_seq_length inf"),
@@ -196,15 +191,12 @@ def test_setting_of_another_type_is_refused_or_without_effect(folders, encoder, 
     assert problems == {}
 
 
-def models_with_a_damaged_one(folders: Path, tmp_path: Path) -> tuple[ModelConfig, ModelConfig]:
-    damaged = shutil.copytree(folders / "first", tmp_path / "damaged")
-    pickled("pytorch_model.bin", {"weight": Payload()})(damaged)
-    return FirstModel(name="damaged", ranker="first", path=damaged), IdentityModel(name="whole", ranker="identity")
-
-
 @pytest.mark.parametrize("default", ["whole", "damaged"])
 async def test_service_is_ready_unless_its_default_model_is_damaged(folders, encoder, tmp_path, default):
-    models = sorted(models_with_a_damaged_one(folders, tmp_path), key=lambda model: model.name != default)
+    folder = shutil.copytree(folders / "first", tmp_path / "damaged")
+    pickled("pytorch_model.bin", {"weight": Payload()})(folder)
+    models = [FirstModel(name="damaged", ranker="first", path=folder), IdentityModel(name="whole", ranker="identity")]
+    models.sort(key=lambda model: model.name != default)
     registry = load_models(models, ModelLoader(encoder, "cpu"))
     statuses = health_statuses(registry.describe())
     serving, not_serving = HealthCheckResponse.SERVING, HealthCheckResponse.NOT_SERVING

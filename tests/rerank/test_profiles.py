@@ -10,13 +10,12 @@ from pydantic import TypeAdapter
 from transformers import AutoTokenizer
 
 from rerank import profiles
-from rerank.config import FirstModel, GenerationModel, ModelConfig, load_config
+from rerank.config import ModelConfig, load_config
 from rerank.config.named import named_model
 from rerank.errors import ConfigError
 from rerank.prompting import published as published_templates
 from rerank.prompting.style import Guard
 from rerank.prompting.templates import load_template
-from rerank.rankers.first import FirstRanker
 from rerank.reranking.load_models import ModelLoader
 from rerank.reranking.registry import load_models
 from rerank.service.startup import check_model_files
@@ -62,7 +61,6 @@ def test_served_model_has_the_style_of_its_profile_and_warns_of_our_prompt(publi
     config = load_config(None, [named_model(f"it=first-qwen3:{published}") | {"template": "first"}])
     registry = load_models(config.models[:1], ModelLoader(encoder, "cpu"))
     ranker = registry.rankers["it"]
-    assert isinstance(ranker, FirstRanker)
     (described,) = registry.describe()
     assert "needs its publisher's prompt (rank_zephyr_alpha_template.yaml of" in described.info.warning
     window = ranker.encode(prepared_window(ranker, "q", ["donâ€™t " * 500, "short"]))
@@ -90,8 +88,6 @@ def test_prompt_of_the_program_that_reads_the_template_is_taken(tmp_path):
     (tmp_path / "template.yaml").write_text("{}", encoding="utf-8")
     own = load_config(None, [named_model(f"it=first-zephyr:{tmp_path}")]).models[0]
     rank_llms = load_config(None, [named_model("it=first-zephyr:elsewhere")]).models[0]
-    assert isinstance(own, FirstModel)
-    assert isinstance(rank_llms, FirstModel)
     assert (own.prompt.prompt_tokens, own.prompt.titles, own.prompt.repair) == (32768, "sentence", "prompt")
     assert (rank_llms.prompt.prompt_tokens, rank_llms.prompt.titles) == (4096, "labelled")
     assert own.prompt.guards == rank_llms.prompt.guards == (Guard.MARKUP,)
@@ -107,9 +103,8 @@ def test_line_end_that_a_template_lost_is_a_warning(encoder, tmp_path):
         models = load_config(None, [named_model(f"it=first-zephyr:{folder}")]).models[:1]
         return load_models(models, ModelLoader(encoder, "cpu")).describe()[0].info.warning
 
-    assert "template.yaml differs from its publisher's prompt: prefix ends with 1 line ends, not 2; in YAML" in warning(
-        "\n"
-    )
+    told = "template.yaml differs from its publisher's prompt: prefix ends with 1 line ends, not 2; in YAML"
+    assert told in warning("\n")
     assert warning("\n\n") == ""
 
 
@@ -126,10 +121,8 @@ def test_template_of_another_form_names_the_one_to_use(template, way_out):
 
 
 def test_settings_replace_keys_of_the_profiles_prompt_one_by_one():
-    (model, *_) = load_config(
-        None, [named_model("it=rank-zephyr:x") | {"prompt": {"guards": [], "max_words": 200}}]
-    ).models
-    assert isinstance(model, GenerationModel)
+    settings = named_model("it=rank-zephyr:x") | {"prompt": {"guards": [], "max_words": 200}}
+    (model, *_) = load_config(None, [settings]).models
     assert (model.prompt.guards, model.prompt.max_words, model.prompt.order_tokens) == ((), 200, "exact")
 
 
@@ -151,15 +144,9 @@ def test_key_without_an_effect_is_refused(ranker, prompt, message):
 
 
 def test_exact_order_and_reasoning_exclude_one_another():
-    model = {
-        "name": "it",
-        "path": "x",
-        "ranker": "generation",
-        "thinking_tokens": 9,
-        "prompt": {"order_tokens": "exact"},
-    }
+    model = {"name": "it", "path": "x", "ranker": "generation", "thinking_tokens": 9}
     with pytest.raises(ConfigError, match="order_tokens: exact has no effect with thinking_tokens"):
-        load_config(None, [model])
+        load_config(None, [model | {"prompt": {"order_tokens": "exact"}}])
 
 
 def write_package(folder: Path, **templates: str) -> None:

@@ -1,6 +1,5 @@
 """Names in the files of a folder: those that models need are known, and every other one is refused."""
 
-import json
 import os
 import shutil
 import time
@@ -26,17 +25,13 @@ from rerank.models.loading import load_causal_lm
 from rerank.rankers.cross_encoder import PairScorer
 from tests.causal_lms import write_causal_lm
 from tests.cross_encoders import write_cross_encoder
+from tests.eval.data import write
 from tests.other_user import other_user, others_can_reach
 from tests.small_encoder import change_json, write_small_encoder
 from tests.small_tokenizers import byte_level
 
 CPU = torch.device("cpu")
 CROSS = "config_sentence_transformers.json"
-
-
-def write(path: Path, content: object) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content), encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

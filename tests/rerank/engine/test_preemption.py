@@ -48,9 +48,8 @@ class PausingRanker(NumberRanker):
             self.ranked += parts
             return [WindowRanking(tuple(map(float, range(len(window.passages))))) for window in parts]
         self.entered.set()
-        assert self.pause is not None
         while not self.release.is_set():
-            self.pause()
+            self.pause()  # type: ignore[misc]
             time.sleep(0.001)
         return super().score(parts)
 
@@ -71,11 +70,6 @@ async def long_batch() -> AsyncIterator[tuple[Engine, PausingRanker, asyncio.Tas
         finally:
             ranker.release.set()
         assert sorted(positions(await long)) == list(range(LONG))
-
-
-def sizes(ranker: NumberRanker) -> list[int]:
-    """The number of passages of each window, in the order of their ends."""
-    return [len(window.passages) for window in ranker.ranked]
 
 
 async def test_short_request_preempts_a_long_one_in_the_middle_of_its_batch():
@@ -125,4 +119,4 @@ async def test_ranker_without_pauses_is_not_preempted():
         assert not short.done()
         ranker.release.set()
         await asyncio.gather(long, short)
-    assert sizes(ranker) == [LONG, SHORT]
+    assert [len(window.passages) for window in ranker.ranked] == [LONG, SHORT]

@@ -44,10 +44,6 @@ def request(remaining: float, caller: str = "") -> Request:
     return made
 
 
-def entries_for(rows: Sequence[int]) -> list[Entry]:
-    return [entry(number, tokens) for number, tokens in enumerate(rows)]
-
-
 def entries_of_requests(rows: Sequence[Sequence[int]]) -> list[Entry]:
     counter = itertools.count()
     jobs = [(request(float(sum(row))), row) for row in rows]
@@ -88,7 +84,7 @@ def test_batch_keeps_to_the_batch_size_unless_it_is_a_single_window(rows):
 def test_batches_and_their_entries_are_in_order_of_priority(rows):
     """Equal ages: the least remaining work. Equal work: the order of arrival."""
     waiting = sorted(range(len(rows)), key=lambda number: rows[number])
-    for batch in drained(filled(entries_for(rows))):
+    for batch in drained(filled([entry(number, tokens) for number, tokens in enumerate(rows)])):
         assert numbers(batch)[0] == waiting[0]
         assert numbers(batch) == sorted(numbers(batch), key=waiting.index)
         waiting = [number for number in waiting if number not in numbers(batch)]

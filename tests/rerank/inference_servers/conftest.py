@@ -15,9 +15,8 @@ _load_once = cache(load_tokenizer_of)
 
 @pytest.fixture(autouse=True)
 def _tokenizers_are_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "rerank.reranking.load_models.load_tokenizer_of", lambda source: copy.deepcopy(_load_once(source))
-    )
+    loaded = "rerank.reranking.load_models.load_tokenizer_of"
+    monkeypatch.setattr(loaded, lambda source: copy.deepcopy(_load_once(source)))
 
 
 @pytest.fixture(scope="module")

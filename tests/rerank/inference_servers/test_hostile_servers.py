@@ -82,9 +82,7 @@ async def hostile(answer: Answer, health: Answer | None = None, port: int = 0) -
     connections: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        connections.add(task)
+        connections.add(asyncio.current_task())  # type: ignore[arg-type]
         with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).lower()

@@ -32,13 +32,16 @@ from rerank.errors import DeadlineExceeded, ModelServerUnavailable, Overloaded
 from rerank.models.loading import load_tokenizer_of
 from rerank.rankers.base import Ranker, rank_windows
 from rerank.reranking.load_models import load_ranker, load_remote
-from rerank.types import Completeness, Passage, Query, Window
+from rerank.types import Completeness, Passage
+from tests.fakes import prepared_window
 from tests.rerank.inference_servers.cases import QUERY, adapter, generation
 from tests.rerank.inference_servers.stand_in import until
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
 
 WORDS = ("river", "stone", "pigeon", "compass", "winter", "sky", "salt", "bread", "violin", "glacier", "lamp", "moss")
+#: The metrics of the requests that the server works on.
+RUNNING = "num_requests_(?:running|waiting)"
 #: The difference of log-probabilities in float32 between two programs.
 CLOSE = 1e-3
 
@@ -66,11 +69,6 @@ def served(url: str, **settings: object) -> Ranker:
     return load_remote(adapter(url, **settings))
 
 
-def running(url: str) -> float:
-    """The number of requests that the server works on, by its metrics."""
-    return metric(url, "num_requests_(?:running|waiting)")
-
-
 def metric(url: str, name: str) -> float:
     """The sum of the server's metrics of these names."""
     text = httpx2.get(f"{url}/metrics", timeout=30).text
@@ -82,8 +80,7 @@ async def test_scores_of_50_windows_equal_the_model_in_this_process(url, here):
     await ranker.open()
     gaps = []
     for seed in range(50):
-        prepared = ranker.prepare(Query(f"{QUERY.text} {seed}"), passages(2 + seed % 19, seed))
-        window = Window(prepared.query, prepared.passages)
+        window = prepared_window(ranker, f"{QUERY.text} {seed}", passages(2 + seed % 19, seed))
         expected = (await asyncio.to_thread(rank_windows, here, [window]))[0].scores
         found = (await ranker.score([ranker.encode(window)]))[0].scores  # type: ignore[misc,union-attr]
         gaps.append(max(abs(a - b) for a, b in zip(expected, found, strict=True)))
@@ -98,14 +95,14 @@ async def test_cancelled_requests_leave_the_server_within_a_second(url):
         tasks = [asyncio.create_task(engine.run(request_of(20, seed))) for seed in range(8)]
         before, end_s = 0.0, time.perf_counter() + 60
         while before < 3 and time.perf_counter() < end_s:
-            before = await asyncio.to_thread(running, url)
+            before = await asyncio.to_thread(metric, url, RUNNING)
         unfinished = sum(not task.done() for task in tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         start_s, after = time.perf_counter(), before
         while after and time.perf_counter() < start_s + 2.0:
-            after = await asyncio.to_thread(running, url)
+            after = await asyncio.to_thread(metric, url, RUNNING)
     gone_s = time.perf_counter() - start_s
     print(f"{unfinished} unfinished; {before:.0f} at the server before, {after:.0f} after {gone_s:.2f} s")
     assert before >= 3

@@ -7,6 +7,13 @@ import pytest
 
 from rerank.inference_servers.rerank_apis import RERANK_APIS, RerankApi
 
+BEST_FIRST = ((1, 0.9), (2, 0.5), (0, 0.1))
+
+
+def results(*pairs: tuple[int, float]) -> list[dict[str, float]]:
+    return [{"index": index, "relevance_score": score} for index, score in pairs]
+
+
 #: For each API the answer to "q" and the texts a, b, c in the form that its documentation shows; b is the best.
 ANSWERS: dict[str, Any] = {
     "vllm": {
@@ -25,24 +32,14 @@ ANSWERS: dict[str, Any] = {
         "data": [{"index": place, "object": "score", "score": score} for place, score in enumerate((0.1, 0.9, 0.5))],
     },
     "sglang": [{"score": 0.9, "index": 1}, {"score": 0.5, "index": 2}, {"score": 0.1, "index": 0}],
-    "llama-cpp": {
-        "model": "m",
-        "object": "list",
-        "results": [{"index": place, "relevance_score": score} for place, score in enumerate((0.1, 0.9, 0.5))],
-    },
+    "llama-cpp": {"model": "m", "object": "list", "results": results((0, 0.1), (1, 0.9), (2, 0.5))},
     "tei": [{"index": 1, "score": 0.9}, {"index": 2, "score": 0.5}, {"index": 0, "score": 0.1}],
-    "infinity": {
-        "object": "rerank",
-        "results": [{"relevance_score": score, "index": place} for score, place in ((0.9, 1), (0.5, 2), (0.1, 0))],
-    },
+    "infinity": {"object": "rerank", "results": results(*BEST_FIRST)},
     "cohere": {
-        "results": [{"index": place, "relevance_score": score} for place, score in ((1, 0.9), (2, 0.5), (0, 0.1))],
+        "results": results(*BEST_FIRST),
         "meta": {"api_version": {"version": "2"}, "billed_units": {"search_units": 1}},
     },
-    "jina": {
-        "results": [{"index": place, "relevance_score": score} for place, score in ((1, 0.9), (2, 0.5), (0, 0.1))],
-        "usage": {"total_tokens": 815},
-    },
+    "jina": {"results": results(*BEST_FIRST), "usage": {"total_tokens": 815}},
 }
 
 

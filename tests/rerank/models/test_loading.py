@@ -3,11 +3,9 @@
 import json
 import re
 import shutil
-import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -22,6 +20,7 @@ from rerank.models.loading import check_findable, load_causal_lm, load_tokenizer
 from rerank.models.precision import uses_autocast, weights_dtype
 from rerank.rankers.pe_checkpoint import build_transformer
 from tests.causal_lms import SIZES, write_causal_lm
+from tests.hub_server import HubServer, running_hub, use_hub
 from tests.random_models import DECODERS, random_model
 from tests.small_tokenizers import byte_level
 
@@ -128,62 +127,27 @@ def test_causal_lm_without_its_tokenizer_is_refused_with_what_to_add(lm, tmp_pat
             load(folder, CPU)
 
 
-class Hub:
-    """A server in the hub's place, which knows org/known."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-        hub = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                kind, _, name = self.path.removeprefix("/api/").partition("/")
-                if kind == "models":  # the client asks further questions, too
-                    hub.asked.append(name)
-                status, code = (200, "") if name == "org/known" else (404, "RepoNotFound")
-                body = json.dumps({"id": name}).encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(body)))
-                self.send_header("X-Error-Code", code)
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-
-
 @pytest.fixture
 def no_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """An empty cache of the hub, and an empty working directory."""
-    (tmp_path / "cache").mkdir()
+    """An empty cache of a hub that does not answer, and an empty working directory."""
     (tmp_path / "work").mkdir()
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    use_hub("http://127.0.0.1:9", tmp_path / "cache", monkeypatch)
     monkeypatch.chdir(tmp_path / "work")
     return tmp_path / "cache"
 
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, no_cache: Path) -> Iterator[Hub]:
-    hub = Hub()
-    thread = threading.Thread(target=hub.server.serve_forever)
-    thread.start()
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
-    yield hub
-    hub.server.shutdown()
-    thread.join()
-    hub.server.server_close()
+def hub(monkeypatch: pytest.MonkeyPatch, no_cache: Path, tmp_path: Path) -> Iterator[HubServer]:
+    """A hub that knows org/known."""
+    with running_hub() as server:
+        server.models["org/known"] = tmp_path / "work"
+        use_hub(server.url, no_cache, monkeypatch)
+        yield server
 
 
-@pytest.fixture
-def unreachable(monkeypatch: pytest.MonkeyPatch, no_cache: Path) -> Iterator[None]:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))  # nothing listens
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{unused.getsockname()[1]}")
-        yield
+def names_asked(hub: HubServer) -> list[str]:
+    """The names of models that the hub was asked for; its client asks further questions, too."""
+    return [path.removeprefix("/api/models/") for path in hub.asked if path.startswith("/api/models/")]
 
 
 def check(name: str) -> None:
@@ -192,10 +156,10 @@ def check(name: str) -> None:
 
 def test_model_that_the_hub_has_passes(hub):
     check("org/known")
-    assert hub.asked == ["org/known"]
+    assert names_asked(hub) == ["org/known"]
 
 
-def test_hub_that_cannot_be_asked_is_an_error(hub, unreachable, monkeypatch):
+def test_hub_that_cannot_be_asked_is_an_error(no_cache, monkeypatch):
     with pytest.raises(ConfigError, match=r"^--base: org/model is neither .* cannot be asked \(.+\); give the folder"):
         check("org/model")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
@@ -204,7 +168,7 @@ def test_hub_that_cannot_be_asked_is_an_error(hub, unreachable, monkeypatch):
 
 
 @pytest.mark.parametrize("file", ["config.json", "adapter_config.json"])
-def test_cached_model_passes_without_a_question(unreachable, no_cache, file):
+def test_cached_model_passes_without_a_question(no_cache, file):
     model = no_cache / "models--org--model"
     (model / "refs").mkdir(parents=True)
     (model / "refs" / "main").write_text("abc")
@@ -224,4 +188,4 @@ def test_loaders_ask_once(hub, tmp_path):
         load_tokenizer_of("org/tokenizer")
     with pytest.raises(ConfigError, match=r"encoder: there is no folder org/encoder.* no such model"):
         Encoder("org/encoder", "cpu")
-    assert hub.asked == ["org/base", "org/tokenizer", "org/encoder/revision/main?blobs=true"]
+    assert names_asked(hub) == ["org/base", "org/tokenizer", "org/encoder/revision/main"]

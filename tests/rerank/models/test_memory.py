@@ -137,23 +137,15 @@ def test_real_out_of_memory_on_the_gpu_becomes_a_memory_error():
         torch.empty(2**50, dtype=torch.uint8, device="cuda")
 
 
-def loaded_causal_lm(folder: Path) -> object:
-    return load_causal_lm(write_causal_lm(folder, "llama", byte_level()), CPU, "float32")
+LOAD: dict[str, Callable[[Path], object]] = {
+    "causal LM": lambda folder: load_causal_lm(write_causal_lm(folder, "llama", byte_level()), CPU, "float32"),
+    "cross-encoder": lambda folder: CrossEncoderRanker(write_cross_encoder(folder, "bert"), "cpu", "float32"),
+    "encoder": lambda folder: Encoder(EncoderConfig(name=str(write_qwen_model(folder)), pooling="lasttoken"), "cpu"),
+    "sparse encoder": lambda folder: SparseEncoder(str(write_sparse_encoder(folder)), "cpu"),
+}
 
 
-def loaded_cross_encoder(folder: Path) -> object:
-    return CrossEncoderRanker(write_cross_encoder(folder, "bert"), "cpu", "float32")
-
-
-def loaded_encoder(folder: Path) -> object:
-    return Encoder(EncoderConfig(name=str(write_qwen_model(folder)), pooling="lasttoken"), "cpu")
-
-
-def loaded_sparse_encoder(folder: Path) -> object:
-    return SparseEncoder(str(write_sparse_encoder(folder)), "cpu")
-
-
-@pytest.mark.parametrize("load", [loaded_causal_lm, loaded_cross_encoder, loaded_encoder, loaded_sparse_encoder])
+@pytest.mark.parametrize("load", LOAD.values(), ids=LOAD)
 def test_no_file_of_a_loaded_model_is_mapped(tmp_path, load):
     """One that is cut would end the process: SIGBUS."""
     model = load(tmp_path / "model")

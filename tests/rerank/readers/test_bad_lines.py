@@ -22,6 +22,8 @@ QUERIES = (read_queries, b"1\tfine")
 QRELS = (read_qrels, b"1 0 a 2")
 BEIR_QRELS = (read_qrels, b"query-id\tcorpus-id\tscore")
 REQUESTS = (read_requests, request("fine"))
+SAME_ID = request("", candidates=[{"docid": 1, "doc": "d"}, {"docid": "1", "doc": "d"}])
+HITS_OF_TWO = b'{"query": "q", "hits": [{"qid": 1, "docid": 2, "content": ""}, {"qid": 2, "docid": 3, "content": ""}]}'
 
 
 @pytest.mark.parametrize(
@@ -48,24 +50,12 @@ REQUESTS = (read_requests, request("fine"))
         (REQUESTS, b"[]", r"is \[\], which is not an object"),
         (REQUESTS, request("fine"), "has the query '7' of line 1; give it once"),
         (REQUESTS, request("", candidates=[{"docid": 1, "doc": "", "score": float("nan")}]), ".*nan as score"),
-        (
-            REQUESTS,
-            request("", candidates=[{"docid": 1, "doc": "d"}, {"docid": "1", "doc": "d"}]),
-            r"has '1' as candidates\[0\] and candidates\[1\]; give it once",
-        ),
+        (REQUESTS, SAME_ID, r"has '1' as candidates\[0\] and candidates\[1\]; give it once"),
         (REQUESTS, b'{"query": "q", "hits": [{"qid": 1, "docid": 2}]}', r"has a wrong hits\[0\]: it has no content"),
-        (
-            REQUESTS,
-            b'{"query": "q", "hits": [{"qid": 1, "docid": 2, "content": ""}, {"qid": 2, "docid": 3, "content": ""}]}',
-            "has hits of 2 queries; give hits of one query",
-        ),
+        (REQUESTS, HITS_OF_TWO, "has hits of 2 queries; give hits of one query"),
         (REQUESTS, request("", query={"text": "q"}), r"has a wrong query: it has no qid \(or query_id, _id, id\)"),
         (REQUESTS, b'{"query": {"text": "q", "qid": 1}}', "has no candidates; found query"),
-        (
-            REQUESTS,
-            request({"nothing": "here"}),
-            r"has a wrong candidates\[0\]: it has a wrong doc: it has no text \(or segment, ",
-        ),
+        (REQUESTS, request({"nothing": "here"}), r"has a wrong candidates\[0\]: it has a wrong doc: it has no text \("),
     ],
 )
 def test_bad_line_is_named(tmp_path, reader, line, problem):

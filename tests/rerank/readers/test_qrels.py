@@ -48,12 +48,8 @@ def test_judged_ids_get_the_form_that_exists_and_a_known_id_means_itself():
     qrels = [Qrel("q 1", "a b", 2), Qrel("q%202", "c%20d", 1), Qrel("plain", "e%20f", 1), Qrel("plain", "%2F", 1)]
     known = {"q%201", "q 2", "plain"}, {"a%20b", "c d", "e f", "e%20f", "/"}
     found = with_known_ids(qrels, lambda ids: known[0] & ids, lambda ids: known[1] & ids)
-    assert found == [
-        Qrel("q%201", "a%20b", 2),
-        Qrel("q 2", "c d", 1),
-        Qrel("plain", "e%20f", 1),
-        Qrel("plain", "%2F", 1),
-    ]
+    in_the_form_that_exists = [Qrel("q%201", "a%20b", 2), Qrel("q 2", "c d", 1)]
+    assert found == [*in_the_form_that_exists, *qrels[2:]]
 
 
 @pytest.mark.parametrize("known", [["e%20f", "e f"], ["e f", "e%20f"]])

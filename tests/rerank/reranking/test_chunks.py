@@ -1,6 +1,5 @@
 """Long documents by their chunks: which chunk is read, MaxP, spans of the text as it was sent, limits, every port."""
 
-import asyncio
 import math
 import random
 import re
@@ -19,12 +18,11 @@ from rerank.engine.request import Request
 from rerank.engine.strategies import RankStage, Single
 from rerank.protobuf.messages import rerank_request, search_request
 from rerank.rankers.base import RankerInfo
-from rerank.rankers.identity import IdentityRanker
 from rerank.reranking.chunks import ChunkedDocuments, chunk_tokens
 from rerank.types import Passage, ScoreKind
 from rerank.v1 import rerank_pb2 as pb
 from tests.fakes import NumberRanker
-from tests.serving import reranker_of
+from tests.serving import rank_once
 from tests.slices import finished
 
 #: Some 20 tokens without a number, which tells the fake ranker nothing.
@@ -44,24 +42,11 @@ Rank = Callable[..., Ranking]
 
 @pytest.fixture
 def rank() -> Rank:
-    """Ranks candidates by "short", "pointwise" or "identity"."""
+    """Ranks candidates by "short" or "pointwise"."""
 
-    def run(
-        candidates: Sequence[Any], chunks: int = 10, late: bool = False, query: str = QUERY, **options: Any
-    ) -> Ranking:
-        async def call() -> Ranking:
-            rankers = {
-                "short": short_sighted(),
-                "pointwise": short_sighted(ScoreKind.POINTWISE),
-                "identity": IdentityRanker(),
-            }
-            async with reranker_of(rankers) as reranker:
-                deadline = asyncio.get_running_loop().time() - 1 if late else math.inf
-                return await reranker.rerank(
-                    query, candidates, RankOptions(max_chunks_per_doc=chunks, **options), deadline
-                )
-
-        return asyncio.run(call())
+    def run(candidates: Sequence[Any], chunks: int = 10, **options: Any) -> Ranking:
+        rankers = {"short": short_sighted(), "pointwise": short_sighted(ScoreKind.POINTWISE)}
+        return rank_once(rankers, QUERY, candidates, RankOptions(max_chunks_per_doc=chunks, **options))
 
     return run
 
@@ -77,12 +62,11 @@ def spans(ranking: Ranking) -> dict[str, tuple[int, int] | None]:
 def test_document_is_ranked_by_the_part_that_shares_words_with_the_query(rank):
     ranking = rank([("short", "It lives 3 years."), ("long", LONG), ("ships", FILLER * 6)])
     assert doc_ids(ranking) == ["long", "short", "ships"]
-    start, end = spans(ranking)["long"] or (0, 0)
+    start, end = spans(ranking)["long"]
     assert FLEA in LONG[start:end]
     assert len(LONG[start:end]) < len(LONG) / 3
     assert spans(ranking)["short"] is None
-    first, last = spans(ranking)["ships"] or (1, 0)
-    assert (first, last) == (0, len(FILLER) + len("The")), "the first of equals: 24 tokens"
+    assert spans(ranking)["ships"] == (0, len(FILLER) + len("The")), "the first of equals: 24 tokens"
     assert ranking.ranked[0].passage.text == LONG
     assert not ranking.trace.truncated_doc_ids
 
@@ -107,9 +91,8 @@ def test_model_that_reads_passages_alone_gives_a_document_the_place_of_its_best_
     documents = [numbers[place : place + 4] for place in range(0, 40, 4)]
     texts = ["".join(f"{FILLER}This is {number}. " for number in document) for document in documents]
     best = sorted(range(10), key=lambda place: -max(documents[place]))[: top_n or None]
-    ranking = rank(
-        list(enumerate(texts)), 30, model="pointwise", top_n=top_n, ordered=ordered, strategy="single", window_size=200
-    )
+    options = {"model": "pointwise", "top_n": top_n, "ordered": ordered, "strategy": "single", "window_size": 200}
+    ranking = rank(list(enumerate(texts)), 30, **options)
     assert [item.position for item in ranking.ranked] == best
     assert [item.score for item in ranking.ranked] == [max(documents[place]) for place in best]
     for item in ranking.ranked:
@@ -124,13 +107,9 @@ def test_model_that_reads_passages_alone_gives_a_document_the_place_of_its_best_
 def test_span_is_of_the_text_as_it_was_sent_and_the_title_is_in_front_of_each_part(title, has_title):
     ranker = short_sighted()
     text = f"{title} {LONG}" if has_title else LONG
-
-    async def call() -> Ranking:
-        async with reranker_of({"short": ranker}) as reranker:
-            sent = [Passage("a", text, title=title), Passage("b", "none")]
-            return await reranker.rerank(QUERY, sent, RankOptions(max_chunks_per_doc=10))
-
-    start, end = spans(asyncio.run(call()))["a"] or (0, 0)
+    sent = [Passage("a", text, title=title), Passage("b", "none")]
+    ranking = rank_once({"short": ranker}, QUERY, sent, RankOptions(max_chunks_per_doc=10))
+    start, end = spans(ranking)["a"]
     assert "A flea" in text[start:end]
     read = next(p.text for window in ranker.encoded for p in window.passages if p.doc_id == "a")
     assert read == (f"{title} {text[start:end]}" if title else text[start:end])
@@ -181,12 +160,10 @@ def words(text: str) -> npt.NDArray[np.int64]:
 def test_parts_cover_the_text_with_overlap_and_none_is_longer_than_the_model_reads(encoder, monkeypatch, length, most):
     monkeypatch.setattr(encoder, "token_ends", words)
     text = " ".join(f"w{place}" for place in range(length))
-    request = Request(
-        Query("q"), (Passage("a", text),), (RankStage("m", Single(20)),), RankOptions(max_chunks_per_doc=most)
-    )
-    divided = finished(
-        ChunkedDocuments.of(request, [replace(short_sighted(ScoreKind.POINTWISE).info, max_passage_tokens=25)], encoder)
-    )
+    options = RankOptions(max_chunks_per_doc=most)
+    request = Request(Query("q"), (Passage("a", text),), (RankStage("m", Single(20)),), options)
+    info = replace(short_sighted(ScoreKind.POINTWISE).info, max_passage_tokens=25)
+    divided = finished(ChunkedDocuments.of(request, [info], encoder))
     parts = [chunk.candidate.text.split() for chunk in divided.chunks]
     assert all(len(part) <= 24 for part in parts)
     assert len(parts) <= most

@@ -63,10 +63,6 @@ def many_tensors(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(len(content).to_bytes(8, "little") + content)
 
 
-def endless_template(folder: Path) -> None:
-    (folder / "chat_template.jinja").write_text(ENDLESS)
-
-
 def without_base(folder: Path) -> None:
     shutil.rmtree(folder)
     shutil.copytree(bundled.FIRST, folder)
@@ -103,7 +99,10 @@ STRANGERS: dict[str, tuple[Callable[[Path], None], str]] = {
         r"rerank\.json: base: expected a text, given 5",
     ),
     "pipe as weights": (pipe_as_weights, r"model\.safetensors is a pipe or a device, not a file"),
-    "endless chat template": (endless_template, "loading takes more than 1 s; copy the checkpoint again"),
+    "endless chat template": (
+        content("chat_template.jinja", ENDLESS.encode()),
+        "loading takes more than 1 s; copy the checkpoint again",
+    ),
     "adapter without its base": (without_base, "no-such-base"),
     "configuration": (content("config.json", b"[5]"), r"config\.json cannot be read: expected an object in braces"),
     "template of 100,000 pieces": (

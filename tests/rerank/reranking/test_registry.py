@@ -188,10 +188,7 @@ def test_service_says_which_model_it_loads(caplog, encoder):
     assert caplog.messages == ["model a (identity) is being loaded"]
     caplog.clear()
     with caplog.at_level(logging.INFO):
-        check_models(
-            ServiceConfig.model_validate({"listen": "127.0.0.1:0", "models": [{"name": "a", "ranker": "identity"}]})
-        )
-    assert [message.partition(" is ")[0] for message in caplog.messages if "is being loaded" in message] == [
-        "encoder sentence-transformers/all-MiniLM-L6-v2",
-        "model a (identity)",
-    ]
+        settings = {"listen": "127.0.0.1:0", "models": [{"name": "a", "ranker": "identity"}]}
+        check_models(ServiceConfig.model_validate(settings))
+    loaded = [message.partition(" is ")[0] for message in caplog.messages if "is being loaded" in message]
+    assert loaded == ["encoder sentence-transformers/all-MiniLM-L6-v2", "model a (identity)"]

@@ -45,6 +45,9 @@ def pointwise(kind: ScoreKind) -> NumberRanker:
     return NumberRanker(score_kind=kind, relevance="score")
 
 
+PROBABILITIES = pointwise(ScoreKind.POINTWISE_PROBABILITY)
+
+
 async def ranked(
     rankers: Mapping[str, Ranker], numbers: Sequence[float], steps: Sequence[RankStage], **options: Any
 ) -> Ranking:
@@ -106,9 +109,7 @@ async def test_pointwise_model_gives_its_own_to_what_it_read(kind, expected):
 
 
 async def test_min_relevance_leaves_out_what_is_below_or_unknown():
-    found = await ranked(
-        {"m": pointwise(ScoreKind.POINTWISE_PROBABILITY)}, [0.25, 0.75, 0.5], [RankStage("m", Single(2))]
-    )
+    found = await ranked({"m": PROBABILITIES}, [0.25, 0.75, 0.5], [RankStage("m", Single(2))])
     for least, expected in ((0.0, ["d1", "d0"]), (0.25, ["d1", "d0"]), (0.5, ["d1"]), (0.76, [])):
         kept = at_least(found, RankOptions(min_relevance=least))
         assert [item.passage.doc_id for item in kept.ranked] == expected
@@ -129,9 +130,7 @@ async def test_top_n_counts_the_results_that_min_relevance_leaves():
 
 
 async def test_answer_in_the_place_of_a_failure_says_where_min_relevance_is_not_applied():
-    found = await ranked(
-        {"m": pointwise(ScoreKind.POINTWISE_PROBABILITY)}, [0.25, 0.75, 0.5], [RankStage("m", Single(2))]
-    )
+    found = await ranked({"m": PROBABILITIES}, [0.25, 0.75, 0.5], [RankStage("m", Single(2))])
     failed = replace(found, trace=replace(found.trace, failure=DeadlineExceeded, reason="the deadline came"))
     kept = at_least(failed, RankOptions(min_relevance=0.5))
     assert [item.passage.doc_id for item in kept.ranked] == ["d1", "d2"], "d2 was not read"

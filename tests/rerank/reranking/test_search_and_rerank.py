@@ -1,6 +1,5 @@
 """The default orders a list alike: found by a search, sent as texts, or sent as references to the index."""
 
-import json
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from rerank.retrieval.build import build_index
 from rerank.retrieval.index import Index
 from rerank.types import FirstStage, Passage, Query, Ranking, RankOptions
 from tests.conftest import PASSAGES
+from tests.eval.data import write
 
 ANIMALS = ("flea", "cat", "dog", "whale", "horse", "beetle", "hen", "toad")
 FACTS = (
@@ -47,11 +47,8 @@ def float32() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def long_index(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Index:
     folder = tmp_path_factory.mktemp("sixty") / "collection"
-    folder.mkdir()
     rows = [{"_id": doc_id, "title": title, "text": text} for doc_id, (title, text) in PASSAGES.items()]
-    rows += [{"_id": doc_id, "text": text} for doc_id, text in TEXTS.items()]
-    lines = "".join(json.dumps(row) + "\n" for row in rows)
-    (folder / "corpus.jsonl").write_text(lines, encoding="utf-8")
+    write(folder / "corpus.jsonl", *rows, *({"_id": doc_id, "text": text} for doc_id, text in TEXTS.items()))
     build_index(open_collection(str(folder)), Path(folder.parent / "index"), encoder)
     return Index(folder.parent / "index", encoder)
 

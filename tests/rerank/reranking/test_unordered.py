@@ -1,6 +1,5 @@
 """Unordered lists: the order of the candidates has no effect, and equal texts get equal scores."""
 
-import asyncio
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -11,12 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rerank import Query
 from rerank.rankers.identity import IdentityRanker
 from rerank.reranking.unordered import UnorderedList, shared_words
 from rerank.types import Completeness, Passage, PreparedTexts, Ranking, RankOptions, StrategyKind
 from tests.fakes import NumberRanker, number_in
-from tests.serving import reranker_of
+from tests.serving import rank_once
 from tests.slices import finished
 
 QUERY = "how long does a flea live"
@@ -48,12 +46,8 @@ def rank() -> Rank:
     """Ranks candidates by a `place_ranker` or, as the model "identity", by none."""
 
     def run(candidates: Sequence[Any], options: RankOptions = UNORDERED) -> Ranking:
-        async def call() -> Ranking:
-            rankers = {"place": place_ranker(), "identity": IdentityRanker()}
-            async with reranker_of(rankers) as reranker:
-                return await reranker.rerank(Query(QUERY), candidates, options)
-
-        return asyncio.run(call())
+        rankers = {"place": place_ranker(), "identity": IdentityRanker()}
+        return rank_once(rankers, QUERY, candidates, options)
 
     return run
 
@@ -93,14 +87,9 @@ def test_equal_texts_have_equal_scores_and_follow_one_another_by_doc_id(rank, to
 
 def test_text_of_the_index_equals_a_text_that_was_sent(index):
     ranker = NumberRanker()
-
-    async def call() -> Ranking:
-        async with reranker_of({"number": ranker}, index) as reranker:
-            (stored,) = index.store.passages(["flea"])
-            sent = [Passage("a", stored.text), Passage("flea", in_index=True)]
-            return await reranker.rerank(Query("q"), sent, UNORDERED)
-
-    ranking = asyncio.run(call())
+    (stored,) = index.store.passages(["flea"])
+    sent = [Passage("a", stored.text), Passage("flea", in_index=True)]
+    ranking = rank_once({"number": ranker}, "q", sent, UNORDERED, index)
     assert len({item.score for item in ranking.ranked}) == 1
     (window,) = ranker.ranked
     (passage,) = window.passages
@@ -144,10 +133,8 @@ def test_texts_are_read_by_their_scores_if_all_have_one_and_else_by_the_words_of
 
 def test_equal_texts_count_with_the_best_of_their_scores():
     candidates = [Passage(str(i), text, score) for i, (text, score) in enumerate([("x", 1), ("y", 2), ("x", 3)])]
-    assert [(text.doc_id, text.score) for text in finished(UnorderedList.of("q", candidates)).distinct] == [
-        ("0", 3),
-        ("1", 2),
-    ]
+    distinct = finished(UnorderedList.of("q", candidates)).distinct
+    assert [(text.doc_id, text.score) for text in distinct] == [("0", 3), ("1", 2)]
 
 
 @given(st.lists(st.text("ab ", max_size=6), max_size=8), st.text("ab ", max_size=4))

@@ -274,9 +274,7 @@ def test_update_that_increases_the_loss_is_discarded():
     discarded = 0
     for seed in range(0, 100, 10):
         batch = lists(seed)
-        updates = update_queries(
-            *batch, FeedbackSettings(FeedbackMethod.KL, steps=1, learning_rate=10.0, min_cosine=0.0)
-        )
+        updates = update_queries(*batch, settings(FeedbackMethod.KL, steps=1, learning_rate=10.0, min_cosine=0.0))
         kept = torch.tensor([outcome is UpdateOutcome.NO_GAIN for outcome in updates.outcomes])
         assert torch.equal(updates.vectors[kept], batch[0][kept])
         discarded += int(kept.sum())
@@ -413,9 +411,8 @@ async def test_first_ranking_that_failed_teaches_nothing():
 
 
 async def test_kl_refuses_scores_that_are_ranks():
-    _, report = (
-        await FakeStages().search(FeedbackSettings(FeedbackMethod.KL)).run(QUERY, (A, B), RankOptions(), math.inf)
-    )
+    search = FakeStages().search(FeedbackSettings(FeedbackMethod.KL))
+    _, report = await search.run(QUERY, (A, B), RankOptions(), math.inf)
     assert "ranks only" in report.reason
 
 

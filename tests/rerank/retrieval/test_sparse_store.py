@@ -97,7 +97,6 @@ def test_vectors_of_another_sparse_encoder_are_refused(folder, encoder, tmp_path
 def test_service_opens_them_if_a_model_reads_them(folder, sparse_encoder, ranker):
     settings = {"sparse_encoder": str(sparse_encoder.folder), "models": [{"name": "a", "ranker": ranker}]}
     index = load_reranker(ServiceConfig.model_validate({"index": folder, **settings})).index
-    assert index is not None
     assert (index.store.at_rows([0])[0].sparse is not None) == (ranker == "fusion")
 
 

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import Future
-from typing import Any
 
 import pytest
 
@@ -30,19 +29,11 @@ class Service:
         self.running -= 1
 
 
-def outcomes_of(service: Service, requests: int) -> list[Any]:
-    async def run() -> list[Any]:
-        limit = ConcurrencyLimit(lambda error: isinstance(error, Overloaded))
-        work = (limit.run(service.answer) for _ in range(requests))
-        return await asyncio.gather(*work, return_exceptions=True)
-
-    return asyncio.run(run())
-
-
 @pytest.mark.parametrize("room", [1, 3, 20, 1000])
-def test_requests_of_a_batch_are_all_answered_and_use_the_room(room):
+async def test_requests_of_a_batch_are_all_answered_and_use_the_room(room):
     service = Service(room)
-    assert outcomes_of(service, 300) == [None] * 300
+    limit = ConcurrencyLimit(lambda error: isinstance(error, Overloaded))
+    assert await asyncio.gather(*(limit.run(service.answer) for _ in range(300))) == [None] * 300
     assert service.most >= min(room, MAX_AHEAD // 2)
     assert service.refused <= 150
 

@@ -35,13 +35,8 @@ def test_text_that_cannot_be_read_is_refused_with_its_line(text, problem):
 
 def test_line_is_that_of_the_part_or_of_what_is_around_it():
     file = parse_yaml("listen: x\nmodels:\n  - name: a\n    path: b\n  - {name: c,\n     path: d}\n", "f")
-    lines = {
-        ("listen",): 1,
-        ("models",): 2,
-        ("models", 0, "path"): 4,
-        ("models", 1): 5,
-        ("models", 1, "tag", "path"): 6,
-    }
+    lines = {("listen",): 1, ("models",): 2, ("models", 0, "path"): 4, ("models", 1): 5}
+    lines |= {("models", 1, "tag", "path"): 6}
     assert {location: file.line_of(location) for location in lines} == lines
     assert file.line_of(("models", 1, "missing")) == 5
     assert file.line_of(("models", 7)) == 2
