@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rerank.config import HttpConfig
+from rerank.collections import open_collection
+from rerank.rankers.identity import IdentityRanker
+from rerank.retrieval.build import build_index
+from rerank.retrieval.index import Index
+from tests.eval.data import judged_collection, write
 from tests.fakes import NumberRanker
-from tests.rerank.integrations.inspector.browser.tabs import Tab, new_tab
-from tests.serving import http_service
+from tests.rerank.integrations.inspector.browser.conftest import Tab, new_tab
+from tests.serving import HTTP, http_service
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Request
@@ -93,40 +96,26 @@ def watched(chromium: Browser, base: str) -> Iterator[Watched]:
         yield found
 
 
-# --- with a running service
-
-
 @pytest.fixture(scope="module")
 def live_base(encoder: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a service whose index, models and judgements are hostile."""
-    from rerank.collections import open_collection
-    from rerank.rankers.identity import IdentityRanker
-    from rerank.retrieval.build import build_index
-    from rerank.retrieval.index import Index
+    """The address of a service whose index, models and judgements are hostile.
 
-    folder = write_hostile_collection(tmp_path_factory.mktemp("hostile"))
-    build_index(open_collection(str(folder)), folder / "index", encoder)
-    number = NumberRanker()
-    number.info = replace(number.info, reads_instruction=True)
-    rankers: dict[str, Any] = {"number": number, **{text: IdentityRanker() for text in HOSTILE.values()}}
-    http = HttpConfig(listen="127.0.0.1:0", qrels=str(folder))
+    Its collection has a passage for each id, a query for each text, and grades for half of the ids.
+    """
+    folder = tmp_path_factory.mktemp("hostile")
+    texts = zip(IDS.values(), [*HOSTILE.values()] * 2, strict=False)
+    rows = [{"_id": id_, "title": text, "text": f"{text} water {n}"} for n, (id_, text) in enumerate(texts)]
+    corpus = folder / "rows.jsonl"
+    write(corpus, *rows)
+    queries = {f"q{number}": f"water {text}" for number, text in enumerate(HOSTILE.values())}
+    grades = {query_id: dict.fromkeys([*IDS.values()][::2], 1) for query_id in queries}
+    judged = judged_collection(folder / "judged", corpus, queries, grades)
+    build_index(open_collection(str(judged)), folder / "index", encoder)
+    number = NumberRanker(reads_instruction=True)
+    rankers = {"number": number, **{text: IdentityRanker() for text in HOSTILE.values()}}
+    http = HTTP | {"qrels": str(judged)}
     with http_service(rankers, Index(folder / "index", encoder), http=http) as served:
         yield f"http://{served.http.address}"
-
-
-def write_hostile_collection(folder: Path) -> Path:
-    """A collection in BEIR layout with a passage for each id, a query for each text, and grades for half of the ids."""
-    rows = [
-        {"_id": doc_id, "title": text, "text": f"{text} water {number}"}
-        for number, (doc_id, text) in enumerate(zip(IDS.values(), [*HOSTILE.values()] * 2, strict=False))
-    ]
-    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    queries = [{"_id": f"q{number}", "text": f"water {text}"} for number, text in enumerate(HOSTILE.values())]
-    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in queries), encoding="utf-8")
-    (folder / "qrels").mkdir()
-    judged = [f"{query['_id']}\t{doc_id}\t{1}" for query in queries for doc_id in [*IDS.values()][::2]]
-    (folder / "qrels" / "test.tsv").write_text("\n".join(("query-id\tcorpus-id\tscore", *judged)), encoding="utf-8")
-    return folder
 
 
 @pytest.fixture
@@ -157,6 +146,3 @@ def test_hostile_pasted_passages_and_links_are_shown_as_written(live, text):
     assert sorted(live.tab.names("after")) == sorted(IDS.values())
     assert page.locator(".order.after .text").first.text_content().startswith(" ".join(text.split()))
     live.assert_harmless()
-
-
-# --- the direction of writing

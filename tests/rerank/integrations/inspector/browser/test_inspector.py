@@ -1,26 +1,21 @@
-"""The inspector in a real browser: search, comparison, links, hostile passages, errors, keyboard, narrow screens."""
-
-from __future__ import annotations
+"""The inspector in a real browser: search, comparison, links, hostile passages, errors, keyboard, narrow
+screens, and API keys."""
 
 import json
 import re
 import urllib.request
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ir_measures
 import pytest
 from ir_measures import ScoredDoc, nDCG
 
-from rerank.config import HttpConfig
+from rerank.access.keys import CallerLimits, add_key
 from rerank.readers.qrels import Qrel
 from tests.fakes import NumberRanker
-from tests.rerank.integrations.inspector.browser.tabs import new_tab
+from tests.rerank.integrations.inspector.browser.conftest import new_tab
 from tests.serving import http_service
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = pytest.mark.browser
 
@@ -61,7 +56,7 @@ def test_empty_page_offers_judged_queries_and_without_any_an_example_of_its_own(
     assert page.locator(".examples").count() == 0
     page.go_back()
     page.locator(".examples").wait_for()
-    with http_service({"default": NumberRanker()}, http=HttpConfig(listen="127.0.0.1:0")) as served:
+    with http_service({"default": NumberRanker()}) as served:
         for other in new_tab(chromium, f"http://{served.http.address}"):
             page = other.open()
             page.get_by_role("button", name="how long does a flea live").click()
@@ -76,9 +71,7 @@ def test_models_are_named_once_and_an_instruction_is_asked_for_only_if_one_reads
     assert not page.locator("[name=instruction]").is_visible()
     assert page.locator("#more summary").inner_text() == "Long passages"
     tab.open(instruction="by date").locator("[name=instruction]").wait_for()  # a link that has one shows it
-    reads = NumberRanker()
-    reads.info = replace(reads.info, reads_instruction=True)
-    with http_service({"default": reads}, http=HttpConfig(listen="127.0.0.1:0")) as served:
+    with http_service({"default": NumberRanker(reads_instruction=True)}) as served:
         for other in new_tab(chromium, f"http://{served.http.address}"):
             page = other.open(a__model="default")
             page.locator(".examples").wait_for()
@@ -120,12 +113,15 @@ def test_link_holds_the_whole_state(tab):
     page.get_by_role("button", name="Rank", exact=True).click()
     page.locator(".ranking").wait_for()
     page.get_by_text("A ↔ B").click()
-    seen = [tab.names("before"), tab.names("after"), page.locator(".summary").all_inner_texts()[0][:10]]
-    link = page.url
+
+    def seen() -> list[Any]:
+        return [tab.names("before"), tab.names("after"), page.locator(".summary").all_inner_texts()[0][:10]]
+
+    before, link = seen(), page.url
     page.goto("about:blank")
     page.goto(link)
     page.locator(".ranking").wait_for()
-    assert [tab.names("before"), tab.names("after"), page.locator(".summary").all_inner_texts()[0][:10]] == seen
+    assert seen() == before
     assert page.get_by_label("Query").input_value() == "näher & “nearer”?"
     assert page.get_by_label(re.compile("Passages in first-stage order")).input_value() == passages([1, 5, 3, 2])
     assert page.get_by_role("group", name="System A").get_by_label("Window size").input_value() == "2"
@@ -199,10 +195,8 @@ def test_windows_are_shown_round_by_round(tab):
     state = {"a__strategy": "sliding", "a__window": 4, "a__stride": 2}
     page = tab.open(source="pasted", query="q", passages=pasted, **state)
     rounds = page.locator(".round")
-    assert [heading.split("number")[0] for heading in rounds.locator("h3").all_text_contents()] == [
-        "Round 1",
-        "Round 2",
-    ]
+    headings = [heading.split("number")[0] for heading in rounds.locator("h3").all_text_contents()]
+    assert headings == ["Round 1", "Round 2"]
     rows = rounds.first.locator("tbody tr")
     cells = [row.locator("td").all_inner_texts() for row in rows.all()]
     assert [cell[:3] for cell in cells] == [["1", "3", "5"], ["2", "1", "3"], ["3", "4", "6"], ["4", "2", "4"]]
@@ -264,3 +258,23 @@ def test_part_that_decided_is_marked_in_the_passage(tab):
     assert page.evaluate(program, {"title": "T", "text": "🙂🙂 one. Two 🙂. Three."}) == ["Two 🙂. "]
     assert page.locator(".full-text").inner_text() == "T 🙂🙂 one. Two 🙂. Three."
     assert page.evaluate(program, {"title": "", "text": "T 🙂🙂 one. Two 🙂. Three."}) == [". Two 🙂"]
+
+
+def test_key_is_asked_for_and_is_never_part_of_the_link(chromium, index, tmp_path):
+    key = add_key(tmp_path / "keys", "tester", CallerLimits())
+    with http_service({"number": NumberRanker()}, index, keys=tmp_path / "keys") as served:
+        for tab in new_tab(chromium, f"http://{served.http.address}"):
+            page = tab.open()
+            page.locator(".problem").wait_for()
+            assert "API key" in page.get_by_role("alert").inner_text()
+            page.get_by_label("Query").fill("moon")
+            page.get_by_label("API key").fill(key)
+            page.get_by_role("button", name="Rank", exact=True).click()
+            page.locator(".ranking").wait_for()
+            page.get_by_label("Query").fill("bread")
+            page.get_by_role("button", name="Rank", exact=True).click()
+            tab.wait_for_title("bread")
+            assert key not in page.url
+            page.reload()
+            page.locator(".ranking").wait_for()
+            assert tab.expected_refusals() == 1
