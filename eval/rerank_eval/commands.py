@@ -1,4 +1,4 @@
-"""The commands of this package. What takes a second to import is imported when a command runs, not for its --help."""
+"""The commands of this package. Slow imports are made when a command runs, so that --help is quick."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rerank_eval.settings import BeirSettings, TrecDLSettings
 
 
 def _command(settings_type: type, *, example: str) -> Callable[[Callable[[Any], None]], partial[None]]:
-    """Turns a function of settings into a command whose flags are their fields."""
+    """Decorates a function of settings: it becomes a command with one flag for each field of the settings."""
 
     def decorate(evaluate: Callable[[Any], None]) -> partial[None]:
         app = CommandApp()

@@ -1,4 +1,4 @@
-"""Datasets of an evaluation, as the flags name them: queries with candidates, and judgements."""
+"""Datasets of an evaluation, read from what the flags name: queries with candidates, and judgements."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from rerank_eval.overlap import (
 from rerank_eval.settings import BeirSettings, CommandSettings, EvaluationSettings, TrecDLSettings
 from rerank_eval.systems import System
 
-#: Names of files and folders that say nothing of the dataset.
+#: Names of files and folders that do not name the dataset.
 _JUDGEMENTS = {"qrels", "qrel", "judgements", "judgments", "test", "dev", "train"}
 
 
@@ -50,16 +50,16 @@ class Dataset:
 
     Attributes:
         title: heading of the report.
-        queries: those that are asked, by query_id.
-        lists: the candidates of each query; None: a service searches for them.
-        search: fields of the message SearchRequest (rerank.proto) of this search.
+        queries: query_id → query, for the queries that are asked.
+        lists: query_id → candidates; None: a service searches for them.
+        search: fields of the message SearchRequest (rerank.proto) for that search.
         fingerprint: every setting that decides the candidates.
         qrels: all judgements, also of queries that are not asked; `qrels_sha256` is their hash.
-        judged: the judgements of the queries that count.
+        judged: the judgements of the queries that are measured.
         is_of_collection: the queries could be documents of the collection, see `without_query_documents`.
         rel: least grade that RR, AP and R count as relevant.
-        notes: sentences for the reader where judgements and data cover each other only in part.
-        index: folder of the index of a service that is started.
+        notes: notes on queries and candidates without judgements, and the reverse.
+        index: folder of the index for the service that the evaluation starts.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Dataset:
     index: Path | None
 
     def rank(self, system: System, query_id: str) -> Response:
-        """Has a system rank the candidates of a query. Without candidates, it is not called."""
+        """A system's ranking of the candidates of a query. Without candidates, the system is not called."""
         query = self.queries[query_id]
         if self.lists is None:
             return system.search(query, **self.search)
@@ -87,7 +87,11 @@ class Dataset:
         return system.rerank(query, candidates)
 
     def first_stage(self, responses: Iterable[Response]) -> Run:
-        """The candidates in the order of the first stage; of a search, as the system with these responses had them."""
+        """The candidates in the order of the first stage.
+
+        Args:
+            responses: responses of a system, which say what its searches found; not read if the candidates are given.
+        """
         if self.lists is not None:
             return {query_id: by_rank(doc.doc_id for doc in docs) for query_id, docs in self.lists.items()}
         return {response.query_id: by_rank(response.first_stage_doc_ids) for response in responses}
@@ -153,10 +157,10 @@ def _open(
     collection: str | None = None,
     index: Path | None = None,
 ) -> Dataset:
-    """Reads one dataset: the lists of a file, or else those that a service finds in a collection.
+    """Reads one dataset: the candidates of a file, or the queries for which a service searches a collection.
 
     Args:
-        name: of the dataset; empty: the collection's.
+        name: name of the dataset; empty: the collection's.
         lists_file: request file, or run over the collection.
         qrels_name: file or name of the judgements; None: the collection's.
     """
@@ -215,7 +219,7 @@ def _judged_queries(collection: Collection, qrels: Sequence[Qrel], source: str) 
 def _requests(
     path: Path, collection: Collection | None, judged: Mapping[str, Query], qrels: Sequence[Qrel], depth: int
 ) -> tuple[list[CandidateList], list[str]]:
-    """The lists of a run or a request file, and the queries of the former without judgements."""
+    """The lists of a run or a request file, and the ids of a run's queries without judgements."""
     if collection is None:
         lists = read_requests(path)
         return [replace(request, candidates=request.candidates[: depth or None]) for request in lists], []
@@ -224,7 +228,7 @@ def _requests(
 
 
 def _read_qrels(name: str) -> tuple[list[Qrel], str]:
-    """The judgements of a file, or of a name that `named_qrels` takes, and their SHA-256.
+    """The judgements of a file or of a name that `named_qrels` knows, and their SHA-256.
 
     Raises:
         CollectionError: the file cannot be read.
@@ -254,7 +258,7 @@ def _fingerprint(settings: CommandSettings, lists_file: Path | None) -> dict[str
 def _names(requests: Sequence[Path], qrels: Sequence[str], collections: Sequence[str]) -> list[str]:
     """The name of each dataset: its collection's, or else its judgements'.
 
-    Where two have the same, the names of the files of lists or of their folders tell them apart.
+    If two are equal, the names of the request files or of their folders are appended.
     """
     named, stems, folders = list[str](), list[str](), list[str]()
     for path, judged, collection in zip_longest(requests, qrels, collections):
@@ -273,7 +277,7 @@ def _names(requests: Sequence[Path], qrels: Sequence[str], collections: Sequence
 
 
 def _judged_name(qrels: Path) -> str:
-    """The name of what a file judges: the file's or else the nearest folder's that is not a word for judgements."""
+    """The dataset's name by its file of judgements: the first name of file and folders that is not in _JUDGEMENTS."""
     names = [Path(qrels.name.removesuffix(".gz")).stem, *(folder.name for folder in qrels.absolute().parents)]
     return next((name for name in names if name and name.lower() not in _JUDGEMENTS), names[0])
 
@@ -281,7 +285,7 @@ def _judged_name(qrels: Path) -> str:
 def _asked_queries(
     queries: Mapping[str, Query], qrels: Sequence[Qrel], settings: EvaluationSettings
 ) -> tuple[dict[str, Query], tuple[str, ...]]:
-    """The queries that are asked by query_id, in their order, and notes on those that are not.
+    """The queries that are asked, by query_id, in their order; and notes on those that are not.
 
     A query without text is not asked, and so not measured: a service refuses it, and the first stage's order of its
     candidates would count against systems that never saw it.
@@ -300,7 +304,7 @@ def _asked_queries(
         if not asked:
             raise CollectionError(
                 f"{settings.queries} names none of the {len(queries)} queries; its ids are like "
-                f"{next(iter(wanted), '')!r}, theirs like {next(iter(queries), '')!r}"
+                f"{next(iter(wanted), '')!r}, the ids of the queries like {next(iter(queries), '')!r}"
             )
         if missing := len(wanted) - len(asked):
             notes.append(
@@ -320,7 +324,7 @@ def _asked_queries(
 def _queries_without_candidates(
     lists: Mapping[str, Sequence[Passage]], qrels: Sequence[Qrel], settings: EvaluationSettings
 ) -> list[str]:
-    """The judged queries that a file of candidates lacks, of those that --queries names, and none with --limit.
+    """The judged queries without candidates in the file, if --queries allows them. Empty with --limit.
 
     They count as 0, as in `trec_eval -c`: a TREC run cannot name a query without results.
     """
@@ -332,7 +336,7 @@ def _queries_without_candidates(
 
 
 def _read_texts(path: Path) -> dict[str, str]:
-    """Texts by query_id; empty where the file has the id alone."""
+    """query_id → text; the text is empty if the file has only the id."""
     rows = parsed_lines(
         path, lambda line: parse_query(line) if "\t" in line or "{" in line else Query("", line.strip())
     )

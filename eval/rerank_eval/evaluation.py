@@ -81,13 +81,13 @@ def _evaluate(dataset: Dataset, models: Mapping[str, str], settings: CommandSett
     if isinstance(settings, BeirSettings) and settings.feedback and dataset.index:
         from rerank_eval.feedback import evaluate_feedback  # imports torch
 
-        of_systems = {system.name: responses[system.name] for system in systems}
-        evaluate_feedback(dataset.index, dataset, of_systems, settings, out, console)
+        by_system = {system.name: responses[system.name] for system in systems}
+        evaluate_feedback(dataset.index, dataset, by_system, settings, out, console)
     return report
 
 
 def _second_searches(systems: Sequence[System], settings: CommandSettings) -> Iterator[System]:
-    """The systems once more, after feedback by their rankings changed the query vectors."""
+    """The systems with relevance feedback: each ranks a second search, with query vectors that its ranking changed."""
     feedback = settings.second_search if isinstance(settings, BeirSettings) else None
     for system in systems if feedback else ():
         if system.fingerprint["ranker"] != "identity":  # it would only append the passages of the second search
@@ -107,7 +107,7 @@ def measure_system(
     settings: Mapping[str, object],
     notes: Sequence[str] = (),
 ) -> SystemResult:
-    """Measures a system and writes its run.trec and measures.json, the latter with `settings` and `notes`.
+    """Measures a system, and writes its run.trec and measures.json. `settings` and `notes` are written, too.
 
     Raises:
         ConfigError: the files cannot be written.
@@ -127,7 +127,7 @@ def _notes_on_feedback(settings: CommandSettings) -> tuple[str, ...]:
 
 
 def _notes_on_search(dataset: Dataset, system: System, first_stage: Run, target: str) -> tuple[str, ...]:
-    """Notes on the index that a service searched. Raises: CollectionError when it is one of another collection."""
+    """Notes on the index that a service searched. Raises: CollectionError if it is of another collection."""
     if dataset.lists is not None:
         return ()
     if dataset.index is None:

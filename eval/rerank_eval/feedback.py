@@ -1,7 +1,7 @@
-"""Relevance feedback, measured where it works: dense retrieval before and after query vectors follow a ranking.
+"""Measures relevance feedback: dense retrieval before and after query vectors were updated by a ranking.
 
-A listwise ranker gives an order, and weighted RankNet moves the vector by it (FIRST, arXiv 2406.15657); scores do it by
-a divergence (ReFIT, arXiv 2305.11744). Rocchio (1971) is the baseline: it takes the first passages as relevant.
+With the order of a listwise ranker, a vector is updated by weighted RankNet (FIRST, arXiv 2406.15657); with scores by
+a divergence (ReFIT, arXiv 2305.11744). Rocchio (1971), the baseline, takes the first passages as relevant.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _DEPTH = 1000
 
 @dataclass(frozen=True, slots=True)
 class Teacher:
-    """The rankings that a system gave of the first stage's passages.
+    """A system's rankings of the first stage's passages, by which query vectors are updated.
 
     Attributes:
         rankings: query_id → doc_ids and scores, best first.
         kind: the meaning of the scores.
-        preranker: query_id → the scores of a cascade's preranker in the same order, as logits, nan for a passage
-            without one; empty: there is none, or it gives no scores that can be compared.
+        preranker: query_id → the scores of a cascade's preranker in the same order, as logits; nan for a passage
+            without a score. Empty without a preranker, or if its scores cannot be compared.
     """
 
     name: str
@@ -68,11 +68,11 @@ def evaluate_feedback(
     out: Path,
     console: Console,
 ) -> None:
-    """Prints dense retrieval before and after the feedback of each system, and writes feedback.md.
+    """Prints the measures of dense retrieval before and after feedback by each system, and writes feedback.md.
 
     Args:
-        index: its dense search is measured.
-        responses: of the systems, whose rankings are the teachers.
+        index: folder of the index whose dense search is measured.
+        responses: name of each system → its responses, whose rankings are the teachers.
 
     Raises:
         IndexMismatch: the index cannot be read.
@@ -93,7 +93,7 @@ def evaluate_feedback(
 
 
 def _teachers(dataset: Dataset, responses: Mapping[str, Sequence[Response]]) -> Iterator[Teacher]:
-    """All systems, and the judgements of the first one's candidates, which are the upper bound."""
+    """A teacher for each system, and one that ranks the candidates by their judgements, as the upper bound."""
     for name, rows in responses.items():
         kind = rows[0].execution.get("score_kind", ScoreKind.RANK.value)
         preranker = {
@@ -116,7 +116,8 @@ def _teachers(dataset: Dataset, responses: Mapping[str, Sequence[Response]]) -> 
 class DenseSearch:
     """Dense retrieval of an index for the queries of a dataset, measured by R@100, R@1000 and nDCG@10.
 
-    `vectors` (Q, D) are of the queries.
+    Attributes:
+        vectors: (Q, D) vectors of the queries.
     """
 
     def __init__(self, folder: Path, dataset: Dataset) -> None:
@@ -135,10 +136,10 @@ class DenseSearch:
         return self._dataset.measure(dict(zip(self._dataset.queries, found, strict=True)), self._measures)
 
     def after(self, teacher: Teacher, settings: BeirSettings) -> list[SystemResult]:
-        """Dense retrieval after each query vector followed the teacher, by each loss that its scores allow.
+        """The measures after all query vectors were updated by the teacher, for each loss that its scores allow.
 
-        The cost is the mean cosine of updated and original vectors, the number of vectors that were not updated, and
-        the mean time of an update in ms.
+        `cost` has the mean cosine of updated and original vectors, the number of vectors that were not updated, and the
+        mean time of an update in ms.
         """
         rankings = [teacher.rankings[query_id] for query_id in self._dataset.queries]
         vectors = self._passages([doc_ids[: FeedbackSettings().top_k] for doc_ids, _ in rankings])
@@ -179,7 +180,7 @@ class DenseSearch:
 
 
 def _report(queries: int, before: SystemResult, after: Sequence[SystemResult]) -> str:
-    """Tables of all teachers and losses: against dense retrieval before feedback, and against the first after it."""
+    """Tables of all teachers and losses, compared with dense retrieval before feedback, and with the first of them."""
     measures = list(before.metrics.mean)
     head = [f"{queries} queries", *(cell for name in measures for cell in (name, "p"))]
     formats = {"cosine": ".3f", "kept": ".0f", "ms": ".2f"}

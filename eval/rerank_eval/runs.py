@@ -1,4 +1,4 @@
-"""Runs of systems on all queries of a dataset, in trace files that a killed run resumes from, and files of results."""
+"""Runs systems on all queries of a dataset, with trace files from which a killed run resumes; writes result files."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from rerank_eval.measures import MetricValues, Response, Run
 from rerank_eval.systems import System
 
 TRACE_FILE = "trace.jsonl"
-#: Queries to estimate the time of the others from: the first one may load the model.
+#: Queries from which the time of the others is estimated; the first one may load the model.
 _TIMED = 2
-#: A shorter run is not announced.
+#: The times of shorter runs are not printed.
 _SHORT_S = 60.0
-#: The way out for a user whose results cannot be written.
+#: What to do if results cannot be written.
 _WAY_OUT = "free disk space and give the same command again, which goes on where it stopped, or choose another --out"
 _RESPONSE = TypeAdapter(Response)
 
@@ -46,7 +46,7 @@ def run_systems(
 
     Args:
         concurrency: number of concurrent queries.
-        hint: a way to less time, which follows the estimate.
+        hint: a way to save time, printed after the estimate.
 
     Returns:
         The responses by the name of the system, in the order of the queries.
@@ -125,7 +125,8 @@ class _SystemRun:
 class TraceFile:
     """A file of JSON lines: a header with the run's fingerprint, then one line per response.
 
-    `responses`, by query_id, holds those that the file already contains.
+    Attributes:
+        responses: query_id → response, with those of earlier runs.
 
     Args:
         path: the file; created if it does not exist.
@@ -147,7 +148,7 @@ class TraceFile:
             _write_text(path, json.dumps({"settings": self._fingerprint}, ensure_ascii=False) + "\n")
 
     def add(self, response: Response) -> None:
-        """Appends one response, from any thread; it survives the process from then on.
+        """Appends a response, which a kill of the process cannot lose afterwards. Any thread may call it.
 
         Raises:
             ConfigError: the file cannot be written.
@@ -170,7 +171,7 @@ class TraceFile:
 
 
 def _append(path: Path, line: bytes) -> None:
-    """Appends a line, or nothing: after a part of it, the next line would not be one. Raises: OSError."""
+    """Appends a line as a whole or not at all, because the next line would follow a part of it. Raises: OSError."""
     with path.open("ab", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         try:
@@ -185,7 +186,7 @@ def _complete_rows(path: Path) -> list[Any]:
     """The rows of the file. An incomplete end, which a kill or a power loss leaves, is removed from the file."""
     if not path.exists():
         return []
-    text = path.read_bytes().partition(b"\0")[0]  # zeros fill a file that was longer than what was written
+    text = path.read_bytes().partition(b"\0")[0]  # after a power loss, a file may end with zeros
     if complete := text[: text.rfind(b"\n") + 1]:
         os.truncate(path, len(complete))
     try:
@@ -215,7 +216,7 @@ def write_run(
 def trec_run(run: Run, tag: str) -> str:
     """A run in TREC form: lines of query_id, Q0, doc_id, rank, score, tag.
 
-    The written scores decrease strictly in float32, as which trec_eval reads them; equal scores would lose the order.
+    The written scores decrease strictly in float32, which trec_eval uses; with equal scores the order would be lost.
     White space in an id, which would separate columns, is percent-encoded: "my file.pdf" becomes my%20file.pdf.
     """
     return "".join(
@@ -226,7 +227,7 @@ def trec_run(run: Run, tag: str) -> str:
 
 
 def _notes_on_ids(run: Run) -> list[str]:
-    """One note if ids have white space, with the first of them."""
+    """A note if ids have white space, which names the first such id."""
     ids = (name for query_id, docs in run.items() for name in (query_id, *(doc.doc_id for doc in docs)))
     changed = next((name for name in ids if to_column(name) != name), None)
     if changed is None:
@@ -244,10 +245,10 @@ def _written_scores(docs: Sequence[ScoredDoc]) -> list[str]:
 
 
 def write_result(path: Path, text: str) -> Path | None:
-    """Writes a file of results. One with other content is kept: report.md becomes report-1.md.
+    """Writes a file of results. An existing file with other content is renamed: report.md becomes report-1.md.
 
     Returns:
-        Where the former content is now; None if there was none, or the same.
+        The new path of the existing file; None if there was none, or its content is the same.
 
     Raises:
         ConfigError: the file cannot be written.

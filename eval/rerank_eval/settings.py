@@ -15,7 +15,7 @@ from rerank.config import Precision
 from rerank.names import DEFAULT_FIRST_STAGE
 from rerank.types import FeedbackMethod, FeedbackSettings
 
-#: A fusion of the cosine of the whole list and the first stage, without any other signal, feedback and smoothing.
+#: A fusion of the cosines of all passages and the first stage, without other signals, feedback or smoothing.
 _COSINE: Mapping[str, object] = {
     "ranker": "fusion",
     **dict.fromkeys(("lexical_weight", "sparse_weight", "smoothing_weight"), 0.0),
@@ -26,7 +26,7 @@ BASELINES: Mapping[str, Mapping[str, object]] = {
     "cosine": {**_COSINE, "first_stage_weight": 0.0},
     "z-score": {**_COSINE, "first_stage_weight": 0.3},
 }
-#: Ways for a query vector to follow any ranking.
+#: The methods of relevance feedback.
 UPDATES = (
     FeedbackMethod.WEIGHTED_RANKNET,
     FeedbackMethod.WEIGHTED_RANKNET_FIRST,
@@ -127,13 +127,13 @@ class BeirSettings(EvaluationSettings):
 
     @property
     def second_search(self) -> dict[str, object] | None:
-        """The fields of the message Feedback (rerank.proto) of the second search; None if there is none.
+        """The fields of the message Feedback (rerank.proto) of the second search; None if there is no second search.
 
-        It updates a query vector, which a first stage without dense retrieval does not have.
+        A first stage without dense retrieval has no query vector to update.
         """
         method = self.feedback_loss[0] if self.feedback_loss else FeedbackMethod.WEIGHTED_RANKNET
-        is_asked = self.feedback and self.feedback_ranking and self.first_stage.reads_vectors
-        return asdict(self.feedback_settings(method)) if is_asked else None
+        is_requested = self.feedback and self.feedback_ranking and self.first_stage.reads_vectors
+        return asdict(self.feedback_settings(method)) if is_requested else None
 
     def feedback_settings(self, method: FeedbackMethod) -> FeedbackSettings:
         """The settings of an update by this method."""

@@ -17,7 +17,7 @@ from scipy import stats
 #: A measure of a system for each query.
 Values: TypeAlias = Sequence[float] | npt.NDArray[np.float64]
 
-#: Differences with a smaller p are taken for real.
+#: Differences with a smaller p-value count as significant.
 SIGNIFICANT = 0.05
 #: Values that differ by less than this are a tie: the sums in a measure may be rounded differently.
 _TIE = 1e-9
@@ -32,8 +32,8 @@ class Comparison:
         reference: mean of the reference.
         difference: mean of system minus reference.
         interval: 95 % confidence interval of `difference`, by Student's t, within -1 to 1.
-        p: two-sided p of the paired t-test; 1 for a single query, or if all differences are 0.
-        wins: number of queries that the system is better on; likewise `ties` and `losses`.
+        p: two-sided p-value of the paired t-test; 1 for a single query, or if all differences are 0.
+        wins, ties, losses: numbers of queries on which the system is better, equal and worse.
     """
 
     queries: int
@@ -103,7 +103,7 @@ def confidence_interval(values: Sequence[float], lowest: float = 0.0) -> tuple[f
     """95 % confidence interval of the mean, by Student's t, without the part that no mean of such values can have.
 
     Args:
-        values: of a measure, from `lowest` to 1; a single one says nothing of the others.
+        values: values of a measure, from `lowest` to 1. For a single value, the interval is the whole range.
     """
     mean, n = float(np.mean(values)), len(values)
     if n < 2:

@@ -34,10 +34,10 @@ from rerank.v1 import rerank_pb2 as pb
 from rerank_eval.measures import Response
 from rerank_eval.settings import BASELINES, EvaluationSettings
 
-#: Number of a kind of scores in the protocol → the kind.
+#: Number in rerank.proto → kind of scores.
 _KINDS = {number: kind for kind, number in SCORE_KINDS.items()}
 _PACKAGES = ("torch", "transformers", "sentence-transformers", "faiss-cpu", "pyserini", "ir-measures")
-#: Limits of the service that the evaluation starts: no list of a test collection is too long, no machine too slow.
+#: Limits of the service that the evaluation starts: above any list of a test collection, and any time to rank it.
 _MAX_REQUEST_S = 24 * 3600.0
 _LIMITS = {
     "max_request_s": _MAX_REQUEST_S,
@@ -54,9 +54,9 @@ class System:
     """A model of a service under evaluation.
 
     Attributes:
-        name: in the report.
-        options: of every call.
-        fingerprint: every setting that decides its rankings.
+        name: the name in the report.
+        options: options of every call.
+        fingerprint: every setting that decides the rankings.
     """
 
     name: str
@@ -65,7 +65,7 @@ class System:
     fingerprint: Mapping[str, object]
 
     def rerank(self, query: Query, candidates: Sequence[Passage]) -> Response:
-        """Ranks candidates, which it receives in the given order."""
+        """Ranks candidates, which come in the order of the first stage."""
         return _timed(query, partial(self.client.rerank, query.text, candidates, **self.options))
 
     def search(self, query: Query, **options: Any) -> Response:
@@ -74,13 +74,13 @@ class System:
 
 
 def parse_systems(models: Sequence[str]) -> dict[str, str]:
-    """The flags --model, NAME or NAME=MODEL, as name in the report → model; the default model if there are none.
+    """Parses the flags --model, NAME or NAME=MODEL: name in the report → model. Without flags, the default model.
 
-    A model is what names it on the command line: the name of a model, RANKER:PATH, PATH, or one of BASELINES. A name on
-    the hub alone has its last part in the report.
+    MODEL is the name of a model, RANKER:PATH, PATH, or one of BASELINES. A model that is named by the hub's
+    ORGANISATION/MODEL alone is called MODEL in the report.
 
     Raises:
-        ConfigError: two have the same name, or a name cannot name a folder.
+        ConfigError: two models have the same name, or a name cannot be the name of a folder.
     """
     given = [
         (repository_of(text).rpartition("/")[2], "=", text) if is_hub_name(text) else text.partition("=")
@@ -98,10 +98,10 @@ def parse_systems(models: Sequence[str]) -> dict[str, str]:
 def open_systems(
     models: Mapping[str, str], settings: EvaluationSettings, index: Path | None = None
 ) -> Iterator[list[System]]:
-    """The systems. A service is started unless a target is given.
+    """Opens the systems. A service is started for them unless a target is given.
 
     Args:
-        models: by the name of the system, see `parse_systems`.
+        models: name of each system → its model, see `parse_systems`.
         index: folder of an index for the service that is started.
 
     Raises:
@@ -122,7 +122,7 @@ def open_systems(
 
 
 def service_config(models: Mapping[str, str], settings: EvaluationSettings, index: Path | None = None) -> ServiceConfig:
-    """The settings of a service that is started: --config, with the models of the systems alone.
+    """The settings of the service that is started: those of --config, with only the models of the systems.
 
     Raises:
         ConfigError, CheckpointError: a setting or a model cannot be used, or there is no such model.
@@ -142,9 +142,9 @@ def service_config(models: Mapping[str, str], settings: EvaluationSettings, inde
     for chosen in list(wanted.values()):
         while chosen.preranker:
             chosen = wanted.setdefault(chosen.preranker, known[chosen.preranker])
-    in_precision = {"precision": settings.precision} if settings.precision else {}
+    precision = {"precision": settings.precision} if settings.precision else {}
     chosen_models = (
-        model.model_copy(update=in_precision) if _has_precision(model) else model for model in wanted.values()
+        model.model_copy(update=precision) if _has_precision(model) else model for model in wanted.values()
     )
     ports = {"http": None, "tls": None, "keys": None, "insecure": False}
     return config.model_copy(update={"models": tuple(chosen_models), **ports})
@@ -167,7 +167,7 @@ def _model(name: str, model: str, known: Mapping[str, ModelConfig]) -> ModelConf
 
 
 def without_precision(config: ServiceConfig) -> list[str]:
-    """The models that compute, and have no setting for the number format."""
+    """The names of the models without a setting `precision`, except for those that compute nothing."""
     return [model.name for model in config.models if not (_has_precision(model) or model.ranker == "identity")]
 
 
@@ -177,7 +177,7 @@ def _has_precision(model: ModelConfig) -> bool:
 
 @contextmanager
 def _client(target: str, config: ServiceConfig | None) -> Iterator[RerankClient]:
-    """A client of the service at the target, or of one that is started."""
+    """A client of the service at the target, or of a service that is started with the configuration."""
     if config is None:
         with RerankClient(target, Credentials.from_environment(), DEFAULT_ATTEMPTS) as client:
             yield client

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def check_certificates(tls: TLSConfig) -> None:
-    """Raises: ConfigError if a file cannot be read or holds something else, or the certificate has another key."""
+    """Raises: ConfigError if a file cannot be read or has other content, or the key is not the certificate's."""
     check_pair(tls.certificate, tls.key)
     if tls.client_ca is not None:
         check_authority(tls.client_ca)
@@ -52,7 +52,11 @@ def check_authority(path: Path) -> None:
 
 
 def check_pem(path: Path, named_by: str = "tls") -> None:
-    """Raises: ConfigError if a file cannot be read, or begins in a way that only OpenSSL reads."""
+    """Raises: ConfigError if a file cannot be read, or has a byte order mark, which gRPC cannot read.
+
+    Args:
+        named_by: the setting, for errors.
+    """
     try:
         check_file(path)
         with path.open("rb") as file:
@@ -66,7 +70,10 @@ def check_pem(path: Path, named_by: str = "tls") -> None:
 
 
 def server_credentials(tls: TLSConfig) -> grpc.ServerCredentials:
-    """gRPC's credentials that use the files as they are when a client connects. Raises: see `check_certificates`."""
+    """Credentials of a gRPC server, which reads changed files when a client connects.
+
+    Raises: see `check_certificates`.
+    """
     files = _CertificateFiles(tls, _grpc_certificates)
 
     def changed() -> Any:  # None keeps the certificate, which the stubs do not know
@@ -76,7 +83,7 @@ def server_credentials(tls: TLSConfig) -> grpc.ServerCredentials:
 
 
 def server_context(tls: TLSConfig) -> ssl.SSLContext:
-    """A context that uses the files as they are when a client connects. Raises: see `check_certificates`."""
+    """An SSL context, which reads changed files when a client connects. Raises: see `check_certificates`."""
     files = _CertificateFiles(tls, _ssl_context)
 
     def choose(connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, context: ssl.SSLContext) -> None:
@@ -89,14 +96,15 @@ def server_context(tls: TLSConfig) -> ssl.SSLContext:
 
 
 class _CertificateFiles(Generic[T]):
-    """The files of the settings. Files that have become unusable change nothing: an error is logged once.
+    """Certificate files that are read again when they change. If new files cannot be used, the last ones stay in use,
+    and an error is logged once.
 
     Args:
-        tls: the settings.
-        read: what is made of the files.
+        tls: the settings that name the files.
+        read: reads the files into an object.
 
     Attributes:
-        current: what was made of them last.
+        current: the object that was read last.
     """
 
     def __init__(self, tls: TLSConfig, read: Callable[[TLSConfig], T]) -> None:

@@ -1,4 +1,4 @@
-"""Merges an adapter of peft into its base model, after checking that each of its weights has a place there."""
+"""Merges an adapter of peft into its base model, after checking that the base has all layers that it changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rerank.checkpoints.load_errors import check_complete, listed
 from rerank.checkpoints.settings_files import ADAPTER_FILE, read_settings
 from rerank.errors import CheckpointError
 
-#: What peft puts before the names of the base model's weights.
+#: Prefix of peft to the names of the base model's weights.
 PREFIX = "base_model.model."
 #: peft itself adds these to `modules_to_save` of a classifier, whichever of them the base has.
 _HEADS = {"classifier", "score"}
@@ -29,15 +29,15 @@ def merged(base: PreTrainedModel, folder: Path, task: str) -> PreTrainedModel:
 
 
 def with_adapter(base: PreTrainedModel, folder: Path, task: str, is_trainable: bool = False) -> PeftModel:
-    """Puts an adapter on its base model.
+    """Adds an adapter to its base model.
 
     Args:
         folder: has adapter_config.json and the weights of the adapter.
-        task: the task type of peft that the ranker serves; an adapter may state it or none.
+        task: the task type of peft that the ranker serves; an adapter may also state none.
 
     Raises:
-        CheckpointError: the adapter is for another task, or a weight has no place in the base, another shape there, or
-            is missing.
+        CheckpointError: the adapter is for another task; a weight is missing, changes no layer of the base, or has
+            another shape than there.
     """
     if (stated := read_settings(folder / ADAPTER_FILE).get("task_type")) not in (None, task):
         raise CheckpointError(
@@ -60,7 +60,7 @@ def with_adapter(base: PreTrainedModel, folder: Path, task: str, is_trainable: b
         except RuntimeError as error:  # of torch, which names the weights and their shapes
             raise _unfit(folder, f"has weights of other shapes than its base: {error}") from error
     if unknown:
-        raise _unfit(folder, f"has weights that its base has no place for: {_names(unknown)}")
+        raise _unfit(folder, f"has weights for layers that its base lacks: {_names(unknown)}")
     return model
 
 
@@ -85,7 +85,7 @@ def complete_transformer(
     """
     is_adapter = (folder / ADAPTER_FILE).is_file()
     source = str(transformer.name_or_path)
-    where = {"dtype": transformer.dtype} if is_adapter else {"device_map": "meta"}  # which reads the names alone
+    where = {"dtype": transformer.dtype} if is_adapter else {"device_map": "meta"}  # only the names are read
     base, info = cast(Any, type(transformer)).from_pretrained(
         source, output_loading_info=True, local_files_only=True, config=transformer.config, **where
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rerank.checkpoints.late_interaction_files import is_late_interaction
-from rerank.checkpoints.published_families import native_settings, other_way
+from rerank.checkpoints.published_families import native_settings, other_architecture_hint
 from rerank.checkpoints.settings_files import (
     ADAPTER_FILE,
     architecture_in,
@@ -51,7 +51,7 @@ def check_cross_encoder(folder: Path) -> None:
         raise CheckpointError(f"{base} has no config.json; give the folder of a cross-encoder")
     config = read_settings(base / "config.json")
     config = native_settings(config) or config
-    if reason := other_way(config):
+    if reason := other_architecture_hint(config):
         raise CheckpointError(f"{folder} is {reason.replace('FOLDER', f'{folder}')}")
     refuse_code(base, config)
     if is_late_interaction(folder):

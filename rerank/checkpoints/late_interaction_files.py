@@ -7,12 +7,14 @@ from pathlib import Path
 from rerank.checkpoints.settings_files import architecture_in, check_settings, read_modules, read_settings, refuse_code
 from rerank.errors import CheckpointError
 
-#: The file of ColBERT with its lengths and special tokens, and its architecture.
-_COLBERT_FILE, _COLBERT = "artifact.metadata", "HF_ColBERT"
+#: The file of ColBERT checkpoints with their lengths and special tokens.
+_COLBERT_FILE = "artifact.metadata"
+#: The architecture in their config.json.
+_COLBERT = "HF_ColBERT"
 
 
 def is_late_interaction(folder: Path) -> bool:
-    """Returns True if the files of a folder say that it is a late-interaction model: ColBERT's, PyLate's or ST's."""
+    """Returns True if a folder holds a late-interaction model of ColBERT, PyLate or sentence-transformers."""
     settings = read_settings(folder / "config_sentence_transformers.json")
     stated = settings.get("model_type") == "MultiVectorEncoder" or settings.get("similarity_fn_name") == "MaxSim"
     by_pylate = any(str(module.get("type", "")).startswith("pylate.") for module in read_modules(folder))
@@ -23,7 +25,7 @@ def check_late_interaction(folder: Path) -> None:
     """Checks that a folder holds a late-interaction model that needs no code of its publisher.
 
     Raises:
-        CheckpointError: it does not, or a layer that makes the vectors would be drawn at random.
+        CheckpointError: the folder holds another model, needs code, or lacks the file with ColBERT's lengths.
     """
     check_settings(folder)
     if not is_late_interaction(folder):

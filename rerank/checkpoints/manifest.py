@@ -74,7 +74,7 @@ def write_manifest(folder: Path, manifest: CheckpointManifest) -> None:
 
 
 def weights_in(folder: Path) -> list[Path]:
-    """Returns the files whose SHA-256 a manifest states: of safetensors, or of torch where there are none."""
+    """Returns the files whose SHA-256 a manifest states: safetensors, or else files of torch."""
     return sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin"))
 
 
@@ -102,7 +102,7 @@ def read_manifest(folder: Path) -> CheckpointManifest | None:
 
 
 def model_id(checkpoint: Path) -> str:
-    """Returns the name of a checkpoint in results: on the hub, or its folder's, or of the run that trained it.
+    """Returns the name of a checkpoint in results: its name on the hub, or the name of its run or folder.
 
     `runs/mine/final` is `mine`, and `runs/mine/checkpoint-200`, a save of the run, is `mine/checkpoint-200`.
     """
@@ -115,15 +115,15 @@ def model_id(checkpoint: Path) -> str:
 
 
 def stated_ranker(folder: Path) -> str | None:
-    """Returns the ranker that a manifest states; None without one that can be read. See `trained_window`."""
+    """Returns the kind of ranker in a manifest; None without a readable manifest. See `trained_window`."""
     ranker = _stated(folder, "ranker")
     return str(ranker) if ranker in get_args(TrainedRanker) else None
 
 
 def trained_window(folder: Path) -> int | None:
-    """Returns the window size of a checkpoint's training; None without a manifest that can be read.
+    """Returns the window size of a checkpoint's training, in passages; None without a readable manifest.
 
-    It does not check the checkpoint's files, as `read_manifest` does when the model is loaded.
+    Does not compare the checkpoint's files with the manifest; `read_manifest` does when the model is loaded.
     """
     size = _stated(folder, "window_size")
     return size if isinstance(size, int) and 2 <= size <= _MAX_WINDOW else None
@@ -136,7 +136,7 @@ def trained_with_instructions(folder: Path) -> bool:
 
 
 def _stated(folder: Path, key: str) -> object:
-    """Returns what a manifest says at a key, unchecked; None if it says nothing or cannot be read."""
+    """Returns the value of a key in a manifest, unchecked; None without the key or a readable manifest."""
     try:
         return read_json(folder / MANIFEST_FILE).get(key)
     except ConfigError:

@@ -1,6 +1,6 @@
-"""Families of models whose folders name code of their publisher: which class of transformers has them, or what to do.
+"""Models whose folders name code of their publisher: converts config.json to a known class, or says what to do.
 
-No code of a folder runs. A family counts only if all that its code would read in config.json is known here.
+No code of a folder runs. A config.json is converted only if everything that the code would read in it is known here.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ _Settings: TypeAlias = Mapping[str, Any]
 
 _INSTEAD = "serve another model of its publisher, such as BAAI/bge-reranker-v2-m3"
 _BY_VLLM = "run it by vLLM (vllm serve FOLDER --runner pooling), and set `ranker: api` (docs/guide/deploy.md)"
-#: Architecture → what it is, and what to do: another ranker serves it, or it needs its publisher's code, or images.
-_NOT_SCORED = {
+#: Architecture that is neither a causal LM nor a cross-encoder → which model it is, and how to serve it, if at all.
+_OTHER_ARCHITECTURES = {
     "JinaForRanking": "jina-reranker-v3 or -v3.5, a listwise model; write jina-reranker-v3:FOLDER or "
     "jina-reranker-v3.5:FOLDER",
     "HF_ColBERT": "a late-interaction model; write late-interaction:FOLDER",
@@ -33,9 +33,9 @@ _NOT_SCORED = {
 }
 
 
-def other_way(settings: _Settings) -> str:
-    """Returns what a known model is that is no causal LM and no cross-encoder, and the way out; empty for others."""
-    return _NOT_SCORED.get(architecture_in(settings), "")
+def other_architecture_hint(settings: _Settings) -> str:
+    """Returns which model of another architecture a config.json describes, and how to serve it; empty for others."""
+    return _OTHER_ARCHITECTURES.get(architecture_in(settings), "")
 
 
 def native_settings(settings: _Settings) -> dict[str, Any] | None:
@@ -45,14 +45,14 @@ def native_settings(settings: _Settings) -> dict[str, Any] | None:
         settings: config.json of a folder.
 
     Returns:
-        None if there is no code, or no such class.
+        The converted settings; None if config.json names no code, or code that is not known here.
 
     Raises:
         CheckpointError: a setting of a known family is missing or unknown.
     """
     code = object_at(settings, "auto_map")
     if settings.get("model_type") == "gte" and "rope_parameters" not in settings:
-        return _gte(settings)  # rewritten by hand: transformers' default are the positions of another model
+        return _gte(settings)  # also without code: transformers would use the positions of another model
     for key, name, change in _FAMILIES:
         if str(code.get(key, "")).rpartition("--")[2].endswith(name):
             changed = change(settings)
@@ -78,7 +78,7 @@ def _gte(settings: _Settings) -> dict[str, Any]:
     The frequencies are base^(-2i/d) with base = rope_theta · factor, divided by factor^(2/d), for d units of a head.
 
     Raises:
-        CheckpointError: the positions are stated in another way.
+        CheckpointError: config.json states the positions in another way.
     """
     rope = settings.get("rope_parameters")
     if not isinstance(rope, dict):
@@ -86,7 +86,7 @@ def _gte(settings: _Settings) -> dict[str, Any]:
         factor, width = scaling.get("factor"), settings.get("hidden_size", 0) / settings.get("num_attention_heads", 1)
         if scaling.get("type") != "ntk" or not isinstance(factor, int | float) or not isinstance(theta, int | float):
             raise CheckpointError(
-                f"config.json states the positions by rope_theta {theta!r} and rope_scaling {scaling!r}, and known is "
+                f"config.json states the positions by rope_theta {theta!r} and rope_scaling {scaling!r}, expected are "
                 'a number and {"type": "ntk", "factor": a number}; download it again'
             )
         rope = {"rope_type": "linear", "factor": factor ** (2 / width), "rope_theta": float(theta * factor)}
@@ -96,9 +96,9 @@ def _gte(settings: _Settings) -> dict[str, Any]:
 
 
 def _minicpm(settings: _Settings) -> dict[str, Any] | None:
-    """bge-reranker-v2-minicpm-layerwise: Llama with factors at its inputs and its branches, which Granite's class has.
+    """bge-reranker-v2-minicpm-layerwise: Llama with factors for the inputs and the branches, as in Granite's class.
 
-    The factor of a branch is scale_depth / sqrt(layers). Heads for scores are apart, see `rerank.rankers.layer_heads`.
+    The factor of a branch is scale_depth / sqrt(layers). `rerank.rankers.layer_heads` loads the heads for scores.
     """
     known = {"head_multi": True, "head_type": "simple", "rope_scaling": None}
     if any(settings.get(key) != value for key, value in known.items()):
@@ -110,7 +110,7 @@ def _minicpm(settings: _Settings) -> dict[str, Any] | None:
 
 
 _CLASSIFIER = "AutoModelForSequenceClassification"
-#: Key of `auto_map`, the end of what it names, and the function that rewrites config.json.
+#: Key of `auto_map`, end of the class that it names, and the function that converts config.json.
 _FAMILIES: tuple[tuple[str, str, Callable[[_Settings], dict[str, Any] | None]], ...] = (
     ("AutoModel", "modeling_bert.JinaBertModel", _jina_bert),
     (_CLASSIFIER, "modeling_xlm_roberta.XLMRobertaForSequenceClassification", _jina_xlm_roberta),

@@ -1,15 +1,15 @@
 """Finds the words of a publisher's prompt, which no package holds: in the model's folder, or in its repository.
 
-A profile names each string by its SHA-256 (`rerank.profiles.PublisherPrompt`), so that it need not say where it is. The
-first of these places that has all of them counts:
+A profile states the SHA-256 of each string (`rerank.profiles.PublisherPrompt`). The strings are searched in this order,
+and the first source that has all of them is used:
 
-1. template.yaml in the folder: what a download kept, or a user wrote;
+1. template.yaml in the folder, which a download or a user wrote;
 2. Python in the folder: its *.py, and the blocks in its README.md, which is the model's card;
-3. files of the publisher's repository at a fixed commit, unless HF_HUB_OFFLINE is set. They become template.yaml in the
-   folder, so that they are asked for once.
+3. files of the publisher's repository at a fixed commit, unless HF_HUB_OFFLINE is set. They are written to
+   template.yaml in the folder, so that they are downloaded once.
 
-Python is parsed and never run. `bring_prompt` is for rankers that read a template.yaml. Any other ranker, pointwise or
-listwise, takes the words themselves when it loads, by the names that its profile gives the parts:
+Python is parsed and never run. `bring_prompt` is for rankers that read a template.yaml. Other rankers read the words
+when they load, by the names of the parts in the profile:
 
     words = read_words(profile.publisher_prompt, folder)  # {"system": "…", "task": "…"}
 """
@@ -49,11 +49,11 @@ def read_words(prompt: PublisherPrompt, folder: Path, name: str = "") -> dict[st
     """Returns the words of a prompt: part → text.
 
     Args:
-        folder: of the model.
-        name: of the model on the hub, for messages; empty for a folder.
+        folder: the model's folder.
+        name: the model's name on the hub, for messages; empty for a folder.
 
     Raises:
-        ConfigError: the words are in none of the places, or the folder's template.yaml has other ones.
+        ConfigError: no source has the words, or the folder's template.yaml has other words.
     """
     path = folder / TEMPLATE_FILE
     if path.is_file():
@@ -72,10 +72,10 @@ def bring_prompt(prompt: PublisherPrompt, folder: Path, name: str) -> None:
     """Writes the publisher's prompt into the folder of a model as its template.yaml, unless there is one.
 
     Args:
-        name: of the model on the hub, for messages.
+        name: the model's name on the hub, for messages.
 
     Raises:
-        ConfigError: the words are in none of the places.
+        ConfigError: no source has the words.
     """
     if not (path := folder / TEMPLATE_FILE).exists():
         _keep(_own_words(prompt, folder) or _published_words(prompt, folder, name), path)
@@ -85,7 +85,7 @@ def words_of(prompt: PublisherPrompt, sources: Iterable[str | bytes]) -> dict[st
     """Looks up the strings that the profile names in Python sources, and joins them: part of the prompt → text.
 
     Raises:
-        LookupError: they lack a string.
+        LookupError: the sources lack a string.
     """
     strings = {_hash_of(text): text for source in sources for text in _strings(source)}
     words = dict[str, str]()
@@ -105,7 +105,7 @@ def template_of(words: Mapping[str, str]) -> bytes:
 
 
 def _kept_words(prompt: PublisherPrompt, path: Path) -> dict[str, str]:
-    """The words in a template.yaml. Raises: ConfigError if they are other ones than the profile states."""
+    """The words in a template.yaml. Raises: ConfigError if their SHA-256 differs from the profile's."""
     content = read_yaml(path).content
     words = content if isinstance(content, dict) else {}
     if words.keys() != prompt.literals.keys() or not all(isinstance(text, str) for text in words.values()):
@@ -129,7 +129,7 @@ def _own_words(prompt: PublisherPrompt, folder: Path) -> dict[str, str] | None:
 
 
 def _published_words(prompt: PublisherPrompt, folder: Path, name: str) -> dict[str, str]:
-    """The words in the publisher's repository. Raises: ConfigError if it cannot be read, or lacks some."""
+    """The words in the publisher's repository. Raises: ConfigError if it cannot be read, or lacks a string."""
     cause: Exception
     try:
         return words_of(prompt, [_read(f"{_SERVER}/{prompt.repository}/{file}") for file in prompt.files])

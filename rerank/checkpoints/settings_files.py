@@ -1,8 +1,8 @@
-"""Reads the JSON files of a model's folder, and refuses what they may not say.
+"""Reads the JSON files of a model's folder, and refuses dangerous settings.
 
-sentence-transformers, transformers and peft import the classes that these files name, and make objects in the sizes
-that they state. A folder from elsewhere could name any function of any installed package, such as one that starts a
-process. So `check_settings` compares names and sizes with what models need before a library sees the folder.
+sentence-transformers, transformers and peft import the classes that these files name, and make objects of the sizes
+that the files state. A downloaded folder could name any function of any installed package, such as one that starts a
+process. So `check_settings` compares names and sizes with lists of allowed ones before a library reads the folder.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ACTIVATION = (
 )
 #: Attention of torch and of installed packages; another name is a repository with code.
 _ATTENTION = r"eager|sdpa|flash_attention_[234]|flex_attention"
-#: Key, at any place of any file → what it may say.
+#: Key, at any depth of any file → the values that are allowed.
 _ALLOWED = {
     key: re.compile(pattern)
     for key, pattern in {
@@ -56,8 +56,8 @@ _ALLOWED = {
 }
 #: Methods of a model that give the states of texts.
 _METHOD = re.compile(r"forward|get_multimodal_features|get_text_features")
-#: Keys of sentence_bert_config.json with options for the loaders of transformers, and what a folder may set there.
-#: `weights_only`, for one, would let pickled code run.
+#: Keys of sentence_bert_config.json with options for the loaders of transformers, and the options that are allowed. The
+#: option `weights_only`, for example, would let pickled code run.
 _OPTION_KEYS = ("config_args", "config_kwargs", "model_args", "model_kwargs", "processor_kwargs", "tokenizer_args")
 _OPTION = re.compile(
     r"add_eos_token|add_pooling_layer|attn_implementation|device_map|dtype|local_files_only|low_cpu_mem_usage|"
@@ -65,13 +65,13 @@ _OPTION = re.compile(
     r"trust_remote_code|use_cache|use_fast|use_safetensors|variant"
 )
 
-#: Key, or what a key ends with after "_" → the largest number. Each layer, label and so on is an object in memory
-#: before the libraries see that the weights have other sizes.
+#: Key, or the part of a key after its last "_" → the largest number. The libraries make an object in memory for each
+#: layer, label and so on, before they see that the weights have other sizes.
 _MOST = {"layers": 1000, "layer": 1000, "heads": 10_000, "experts": 10_000, "num_labels": 100_000}
-#: Tables and buffers of these sizes are made even if no weight has such a size.
+#: The libraries make tables and buffers of these sizes even if no weight has such a size.
 _MOST |= {"size": 100_000_000, "embeddings": 20_000_000, "positions": 20_000_000, "dim": 1_000_000}
 _MOST |= {"r": 16_384, "rank_pattern": 16_384}  # of an adapter
-#: A model has at least one of these numbers.
+#: Keys whose numbers must be at least 1.
 _POSITIVE = re.compile(
     r"hidden_size|max_position_embeddings|n_embd|n_(head|positions)|num_(attention|key_value)_heads|r|vocab_size"
 )
@@ -81,7 +81,7 @@ _SETTINGS = re.compile(
     r"(adapter_config|config(\..*)?|config_sentence_transformers|generation_config|(video_)?preprocessor_config|"
     r"processor_config|router_config|sentence_.*_config|tokenizer_config)\.json"
 )
-#: What the names of the files end with that a loader reads. A folder of the hub's cache consists of links.
+#: Suffixes of the files that a loader reads. In a folder of the hub's cache, they are links.
 _NEEDED = (".bin", ".jinja", ".json", ".model", ".safetensors", ".txt", ".yaml")
 _BYTE_ORDER_MARK = "\ufeff"
 _CHAT_TEMPLATES = "additional_chat_templates"
@@ -94,14 +94,14 @@ def check_settings(folder: Path) -> list[Path]:
     It reads the settings of the folder, of the folders of its modules, and of the folder of an adapter's base model.
 
     Args:
-        folder: of a dense or sparse encoder, a cross-encoder, a causal LM or an adapter; or a file in such a folder.
+        folder: folder of a dense or sparse encoder, a cross-encoder, a causal LM or an adapter; or a file in it.
 
     Returns:
         The folders that were read; the first is the model's.
 
     Raises:
-        CheckpointError: a name is unknown, no model has such a size, or a file cannot be read, such as a pipe instead
-            of weights.
+        CheckpointError: a name is not allowed, a size is too large or too small, or a file cannot be read, such as a
+            pipe instead of weights.
     """
     seen, waiting = list[Path](), [folder.parent if folder.is_file() else folder]
     while waiting:
@@ -131,7 +131,7 @@ def refuse_code(where: Path, config: Mapping[str, Any], kind: str = "model") -> 
 
 
 def object_at(content: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Returns the object at a key, empty if there is something else, which a loader refuses."""
+    """Returns the object at a key; empty for a value of another type, which a loader refuses."""
     return value if isinstance(value := content.get(key), dict) else {}
 
 
@@ -139,7 +139,7 @@ def base_folder(folder: Path) -> Path:
     """Returns the folder of an adapter's base model; for any other model, the folder itself.
 
     Raises:
-        CheckpointError: the base is not a folder; a name on the hub is one only after a download.
+        CheckpointError: the base is not a folder, such as the name of a model on the hub that was not downloaded.
     """
     if not (folder / ADAPTER_FILE).is_file():
         return folder
@@ -206,9 +206,9 @@ def _files(folder: Path) -> Iterator[str]:
     """Yields the names of the files of a folder.
 
     Raises:
-        CheckpointError: there are too many, a chat template is too long, a file is a pointer of Git LFS, a link that
-            leads nowhere, or may not be read, or something is neither a file nor a folder, such as a pipe, which a
-            loader would read without an end.
+        CheckpointError: the folder has too many files; a chat template is too long; a file is a pointer of Git LFS or a
+            broken link, or may not be read; or an entry is neither a file nor a folder, such as a pipe, which a loader
+            would read without an end.
     """
     if problem := denied(folder):
         raise CheckpointError(problem)
@@ -244,7 +244,7 @@ def _broken_link(path: Path) -> str:
 
 
 def _check_file(path: Path) -> list[Path]:
-    """Checks a file of settings. Returns: the folders that it names: of a router's modules, of an adapter's base."""
+    """Checks a file of settings. Returns the folders that it names: a router's modules, or an adapter's base."""
     content = read_settings(path)
     _check_values(path, content)
     stated = [object_at(content, "sentence_transformers").get("activation_fn")]
@@ -261,7 +261,7 @@ def _check_file(path: Path) -> list[Path]:
 
 
 def _check_options(path: Path, content: Mapping[str, Any]) -> None:
-    """Checks what a file of sentence-transformers passes on to the loaders of transformers."""
+    """Checks the options that a file of sentence-transformers passes to the loaders of transformers."""
     for key in _OPTION_KEYS:
         for option in object_at(content, key):
             _check_name(path, f"{key}: ", option, _OPTION)
@@ -271,7 +271,7 @@ def _check_options(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def _check_values(path: Path, content: Any) -> None:
-    """Checks what keys at any depth say: names and sizes."""
+    """Checks names and sizes at any depth."""
     waiting: list[tuple[str, str, Any]] = [("", "", content)]
     while waiting:
         parent, key, value = waiting.pop()
@@ -298,11 +298,11 @@ def _module_folders(here: Path, modules: Iterable[tuple[Any, Any]]) -> Iterator[
     """Checks the types of modules, and yields their folders.
 
     Raises:
-        CheckpointError: a type is unknown, or a folder is not inside of the one that names it.
+        CheckpointError: a type is not allowed, or a module's folder is not inside of `here`.
     """
     for part, name in modules:
         _check_name(here, "", name, _MODULE)
-        where = PureWindowsPath(part) if isinstance(part, str) else None  # it knows the roots of Unix, too
+        where = PureWindowsPath(part) if isinstance(part, str) else None  # also finds Unix's roots
         if where is None or where.anchor or ".." in where.parts or "\0" in str(part):
             raise CheckpointError(f"{here} has a module in {part!r}, which is not inside of this folder")
         yield here / str(part)

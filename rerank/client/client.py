@@ -25,7 +25,7 @@ from rerank.util.many import ConcurrencyLimit, EventLoopThread, in_order, pair_o
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1 import rerank_pb2_grpc
 
-#: Schemes of gRPC's target names; it would take any other one for the name of a host.
+#: Schemes of gRPC's target names; gRPC would take any other scheme for the name of a host.
 _SCHEMES = {"dns", "ipv4", "ipv6", "unix", "unix-abstract", "vsock", "xds"}
 #: Failures that do not depend on the request. A proxy before the service answers PERMISSION_DENIED.
 _REQUEST_INDEPENDENT = (
@@ -63,8 +63,8 @@ class RerankClient(_Client):
     Args:
         target: HOST:PORT of the service, or another target name of gRPC, such as unix:/run/rerank.
         credentials: TLS and API key, for a service that asks for them.
-        attempts: how often a call is sent at most; 1 for no retries. None: four times to a service that answers, and
-            until the deadline while nothing answers, as long as a service loads its models.
+        attempts: the most attempts of a call; 1 for no retries. None: four attempts to a service that answers; while
+            nothing answers, because a service loads its models, attempts until the deadline.
 
     Raises:
         ConfigError: `target` is a URL or has no port, or a file of the credentials cannot be read.
@@ -106,8 +106,8 @@ class RerankClient(_Client):
 
         Raises:
             ServiceError: the call failed.
-            InvalidRequest: a candidate has none of these forms, RerankRequest has no such field, or the field cannot
-                have the value; or `timeout_s` is no number.
+            InvalidRequest: a candidate has none of these forms; RerankRequest has no such field, or the field cannot
+                have this value; or `timeout_s` is not a number.
             UsageError: the client is closed.
         """
         return self._call(self._stub.Rerank, rerank_request(query, candidates, options), timeout_s)
@@ -119,14 +119,14 @@ class RerankClient(_Client):
         show_progress_bar: bool = False,
         **options: Any,
     ) -> Iterator[pb.RerankResponse | ServiceError]:
-        """Reranks many lists: many calls at once, as many as the service takes.
+        """Reranks many lists, with as many concurrent calls as the service accepts.
 
         Args:
             requests: pairs of query and candidates, as for `rerank`. A bounded number is read ahead of the answers, so
                 there may be any number of them.
             timeout_s: deadline of each call in seconds, as for `rerank`.
-            show_progress_bar: whether to show one on a terminal or in a notebook.
-            options: of all requests, see `rerank`.
+            show_progress_bar: whether to show a progress bar on a terminal or in a notebook.
+            options: the options of all requests, see `rerank`.
 
         Returns:
             The response to each request, in their order; for one that failed, the error, which is not raised.
@@ -136,7 +136,7 @@ class RerankClient(_Client):
             InvalidRequest, UsageError: see `rerank`.
             TypeError: a request is not a pair.
         """
-        self._new_attempts(timeout_s)  # refused here if the client is closed, or the time is no number
+        self._new_attempts(timeout_s)  # raises here, before the first request, if the client is closed
         messages = (rerank_request(query, candidates, options) for query, candidates in map(pair_of, requests))
         return with_bar(self._answers(messages, timeout_s), requests, show_progress_bar)
 
@@ -189,10 +189,10 @@ class RerankClient(_Client):
 class AsyncRerankClient(_Client):
     """RerankClient for asyncio, with the same arguments and methods. Use it in an `async with` block.
 
-    Each event loop that calls it has a separate connection, so that several calls of asyncio.run() may share it.
+    It has a connection for each event loop that calls it, so that several calls of asyncio.run() may share a client.
 
     Raises:
-        ConfigError: as RerankClient.
+        ConfigError: see RerankClient.
         UsageError: no event loop runs.
     """
 
@@ -246,7 +246,7 @@ class AsyncRerankClient(_Client):
 
 
 def _checked_target(target: str) -> str:
-    """The target. Raises: ConfigError for a URL, and without a port, because gRPC would call port 443."""
+    """The target. Raises: ConfigError for a URL; or without a port, because gRPC would call port 443."""
     if "://" in target and (scheme := target.partition("://")[0]) not in _SCHEMES:
         raise ConfigError(
             f"target {target!r} begins with {scheme}://, but this client speaks gRPC and takes HOST:PORT of the gRPC "
@@ -259,24 +259,24 @@ def _checked_target(target: str) -> str:
 
 
 def list_loaded_models(client: RerankClient, names: Collection[str], timeout_s: float) -> pb.ListModelsResponse:
-    """Lists the models after each of these was loaded once, so that the hashes of their weights are known.
+    """Lists the models after each of `names` was loaded once, so that the hashes of their weights are known.
 
-    A model that is loaded on request is asked for the order of one passage.
+    To load a model that is loaded on request, this ranks one passage.
 
     Args:
-        names: of models; a model that the service lacks is ignored, and an empty name means the default model.
-        timeout_s: for each call.
+        names: names of models; unknown names are ignored, and an empty name means the default model.
+        timeout_s: deadline of each call, in seconds.
 
     Raises:
-        ServiceError: a call failed, as it does if a model cannot be loaded.
+        ServiceError: a call failed, such as because a model cannot be loaded.
     """
     listed = client.list_models(timeout_s)
     described = {model.name: model for model in listed.models} | {"": listed.models[0]}
-    asked = [model for name, model in described.items() if name in names]
-    unknown = [model.name for model in asked if not (model.is_loaded or model.model_revision or model.problem)]
-    for name in dict.fromkeys(unknown):
+    chosen = [model for name, model in described.items() if name in names]
+    unloaded = [model.name for model in chosen if not (model.is_loaded or model.model_revision or model.problem)]
+    for name in dict.fromkeys(unloaded):
         client.rerank("a", ["a"], timeout_s, model=name)
-    return client.list_models(timeout_s) if unknown else listed
+    return client.list_models(timeout_s) if unloaded else listed
 
 
 def check_health(
@@ -288,8 +288,8 @@ def check_health(
         target: HOST:PORT of the service.
         credentials: TLS; health checks need no key.
         timeout_s: deadline of the call in seconds.
-        model: asks for this model; empty: for the default model.
-        liveness: asks only whether the process answers, even if its models are not served.
+        model: name of the model whose status is returned; empty: the default model.
+        liveness: whether only the process is checked, even if its models are not served.
 
     Raises:
         ServiceError: there was no answer, or there is no such model.
@@ -306,7 +306,7 @@ def check_health(
 
 
 def _is_refusal(error: RerankError) -> bool:
-    """True if the service had no room for a request and says when it may have."""
+    """True if the service was overloaded, and says when to send the request again."""
     return isinstance(error, ServiceError) and error.retry_after_s is not None
 
 

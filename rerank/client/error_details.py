@@ -1,4 +1,4 @@
-"""ServiceError, the failure of a call as the client sees it, and the google.rpc details of its status."""
+"""ServiceError, which a client raises for a failed call, and the google.rpc details of its status."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from rerank.util.proxies import host_of, proxy_note
 
 M = TypeVar("M", bound=Message)
 
-#: Part of gRPC's message, in lower case, if another protocol answers → what to do.
+#: Part of gRPC's message, in lower case, if something answers by another protocol → the likely reason.
 _OTHER_PROTOCOLS = {
     "handshake failed": "TLS cannot be agreed on; does the service have TLS, and is its certificate signed by tls_ca?",
     "failed parsing http/2": "what answers there does not speak gRPC; is it the HTTP port?",
 }
-#: The same, if nothing answers yet.
+#: Part of gRPC's message, in lower case, if nothing answers → the likely reason.
 _NO_ANSWER = {
     "socket closed": "what answers there ends the connection; if the service has TLS, give tls_ca (--tls-ca FILE), and "
     "a client certificate if it asks for one",
     "": "is `rerank serve` running there?",
 }
-#: The reason if the client reaches nothing.
+#: `ServiceError.reason` if nothing answers.
 NO_ANSWER = "NO_ANSWER"
-#: The reasons of statuses that gRPC makes itself, at the client.
+#: `ServiceError.reason` of statuses that gRPC makes at the client.
 _REASONS = {grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded.reason, grpc.StatusCode.UNAVAILABLE: NO_ANSWER}
-#: Variables with the proxy of calls over gRPC, the first one first.
+#: Environment variables that name gRPC's proxy, in the order of precedence.
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 
 
 def explanation(error: grpc.RpcError) -> str:
-    """Names the likely reason if gRPC got no answer, with gRPC's message."""
+    """The likely reason why gRPC got no answer, with gRPC's message."""
     details = str(error.details() or error.code())
     words = next(words for part, words in (_OTHER_PROTOCOLS | _NO_ANSWER).items() if part in details.lower())
     return f"{words} ({details})"
@@ -46,8 +46,8 @@ class ServiceError(RerankError):
 
     Attributes:
         code: the gRPC status code.
-        reason: `reason` of the google.rpc.ErrorInfo, such as "OVERLOADED". "DEADLINE_EXCEEDED" and "NO_ANSWER" also if
-            the service itself said nothing; empty for other statuses without a reason, such as those of a proxy.
+        reason: `reason` of the google.rpc.ErrorInfo, such as "OVERLOADED". Without an ErrorInfo "DEADLINE_EXCEEDED" or
+            "NO_ANSWER", and empty for other statuses, such as those of a proxy.
         metadata: `metadata` of the google.rpc.ErrorInfo: the numbers and names of the message.
         retry_after_s: seconds until the service expects to have capacity again; None if it does not say.
     """
@@ -72,7 +72,7 @@ def error_info(error: grpc.RpcError) -> error_details_pb2.ErrorInfo:
 
 
 def is_other_protocol(error: grpc.RpcError) -> bool:
-    """True if something answers, but by another protocol, so that the call fails however often it is sent."""
+    """True if something answers by another protocol, so that sending the call again is useless."""
     details = (error.details() or "").lower()
     return error.code() is grpc.StatusCode.UNAVAILABLE and any(part in details for part in _OTHER_PROTOCOLS)
 

@@ -20,10 +20,10 @@ class Collection:
     """A named source of passages, with queries and judgements. Each call reads it from the start.
 
     Attributes:
-        name: for people.
+        name: the name in manifests, reports and messages.
         passages: reads the passages.
-        lines_of: the numbers of the lines that define a doc_id, for error messages.
-        fingerprint: changes when the passages do.
+        lines_of: doc_id → the 1-based numbers of the lines that define it, for error messages.
+        fingerprint: returns a text that changes when the passages do.
         queries: reads the queries.
         qrels: reads the judgements of a split, such as "test".
     """
@@ -50,10 +50,10 @@ NAMED: dict[str, Callable[[], Collection]] = {"pydoc": _pydoc}
 
 
 def open_collection(name_or_path: str) -> Collection:
-    """A named collection, or a folder in BEIR layout or its file of passages. Its first passage can be read.
+    """Opens a named collection, a folder in BEIR layout, or its file of passages, and reads the first passages.
 
     Raises:
-        CollectionError: the argument is none of them, or a passage has another form.
+        CollectionError: the argument names no collection, or the first passages cannot be read.
     """
     if name_or_path in NAMED:
         return NAMED[name_or_path]()
@@ -73,7 +73,7 @@ def open_collection(name_or_path: str) -> Collection:
 
 
 def no_collection(path: Path) -> str:
-    """Says why a path is no collection, and what is one."""
+    """The problem with a path that is not a collection, and what to give instead."""
     kinds = "a folder with a corpus.jsonl or corpus.tsv, or a file whose name ends in .jsonl or .tsv, also with .gz"
     forms = f"give {', '.join(map(repr, NAMED))}, {kinds}"
     if path.is_dir():
@@ -96,5 +96,5 @@ def _beir_qrels(path: Path, split: str) -> list[Qrel]:
 
 
 def is_collection(name_or_path: str) -> bool:
-    """True for a named collection, a folder with passages, and a file of passages by its name."""
+    """True for a named collection, a folder with passages, and a file with a suffix of files of passages."""
     return name_or_path in NAMED or beir.corpus_file(Path(name_or_path)).is_file()

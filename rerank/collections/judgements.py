@@ -1,4 +1,4 @@
-"""Relevance judgements by the text of their query, for the inspector."""
+"""Relevance judgements by query text, for the inspector."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class Judgements:
     """The judged queries of a test collection.
 
     Attributes:
-        grades: text of a query, as `normalized` makes it → doc_id → grade; grades below 0 count as 0.
-        queries: their texts as they were written, in the order of the collection.
+        grades: `normalized` text of a query → doc_id → grade; grades below 0 count as 0.
+        queries: the original texts of the queries, in the order of the collection.
     """
 
     grades: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     queries: tuple[str, ...] = ()
 
-    def of_query(self, text: str) -> Mapping[str, int]:
-        """The grades of the judged passages of a query by doc_id; empty for a query without judgements."""
-        return self.grades.get(normalized(text), {})
+    def grades_of(self, query: str) -> Mapping[str, int]:
+        """doc_id → grade, of the judged passages of a query; empty for a query without judgements."""
+        return self.grades.get(normalized(query), {})
 
 
 def normalized(text: str) -> str:

@@ -47,9 +47,9 @@ _SUBMODULES = (
     "xml.etree.ElementTree", "xml.sax.saxutils", "xmlrpc.client", "xmlrpc.server",
 )  # fmt: skip
 
-#: Shorter docstrings add nothing to the name, such as "Return self." on every operator.
+#: Passages have docstrings of at least this many words: shorter ones, such as "Return self.", add nothing to the name.
 _MIN_DOCSTRING_WORDS = 3
-#: About the length of an MS MARCO passage. The rest of a docstring are details.
+#: Docstrings are cut to this many words, about the length of an MS MARCO passage.
 _MAX_DOCSTRING_WORDS = 60
 _MAX_SIGNATURE_CHARS = 80
 #: The memory address in the repr of a default value, which changes from run to run.

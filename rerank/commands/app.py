@@ -18,9 +18,9 @@ R = TypeVar("R")
 
 #: `context_settings` of a command that also accepts its flags and choices with underscores: --random_share.
 UNDERSCORES_TOO = {"token_normalize_func": lambda name: name.replace("_", "-")}
-#: Wider than any sentence, so that help is not wrapped.
-_LONGEST = 1000
-#: Of an example, which help indents by four.
+#: Longer than any sentence, so that the list of commands shows whole sentences.
+_MAX_HELP_CHARS = 1000
+#: The most columns of an example, which help indents by four.
 _EXAMPLE_WIDTH = 76
 
 
@@ -31,7 +31,7 @@ class Command(TyperCommand):
         self._check_flags(ctx, args)
         try:
             return super().parse_args(ctx, args)
-        except typer.BadParameter as error:  # of a value, in the words of pydantic
+        except typer.BadParameter as error:  # the message on a wrong value may be pydantic's
             error.message = plain_words(error.message)
             raise
 
@@ -49,7 +49,7 @@ class Command(TyperCommand):
                 raise typer.BadParameter(f"it takes no value, given {word!r}", ctx, cast(Any, flags[name]))
 
     def get_short_help_str(self, limit: int = 0) -> str:
-        return super().get_short_help_str(_LONGEST)
+        return super().get_short_help_str(_MAX_HELP_CHARS)
 
 
 class CommandApp(typer.Typer):
@@ -70,7 +70,7 @@ class CommandApp(typer.Typer):
 
 
 def _parts(line: str) -> list[str]:
-    """A command in lines that fit a terminal of 80 columns: its comment above it, and its words in several lines."""
+    """A line of an example, divided for a terminal of 80 columns: a comment above it, and continuation lines."""
     command, _, comment = (part.strip() for part in line.partition("  #"))
     if len(line) <= _EXAMPLE_WIDTH:
         return [line]
@@ -80,7 +80,7 @@ def _parts(line: str) -> list[str]:
 
 
 def flags(*settings_types: type) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """Turns a function of one or several settings dataclasses into a typer command with one flag per field.
+    """Decorates a function of settings dataclasses: it becomes a typer command with one flag for each field.
 
     A field is annotated with its help, `Annotated[type, "the help"]`, or with typer.Option(help=…) for limits and other
     options. Fields that a subclass adds come first in --help.
@@ -109,7 +109,7 @@ def _parameters(settings_type: type) -> Iterator[Parameter]:
 
 
 def _with_option(annotation: Any) -> Any:
-    """The annotation of a field for typer, which takes the help as a part of an option."""
+    """The annotation of a field in typer's form, where the help is a part of an Option."""
     if isinstance(annotation.__metadata__[0], str):
         return Annotated[annotation.__origin__, typer.Option(help=annotation.__metadata__[0])]
     return annotation

@@ -30,7 +30,7 @@ def results_table(title: str, response: pb.RerankResponse, verbose: bool = False
 
     Args:
         verbose: adds the scores of the first stage.
-        is_narrow: for less than 80 columns: without the rank before, and the passage below its doc_id.
+        is_narrow: for terminals of less than 80 columns: leaves out the rank before, and puts passages below doc_ids.
     """
     from rerank.v1 import rerank_pb2 as pb
 
@@ -61,7 +61,7 @@ def results_table(title: str, response: pb.RerankResponse, verbose: bool = False
 
 
 def plain_table(title: str = "") -> Table:
-    """An empty table that spends no columns on lines between its cells."""
+    """An empty table without lines between its cells."""
     return Table(
         title=title or None,
         title_justify="left",
@@ -73,7 +73,7 @@ def plain_table(title: str = "") -> Table:
 
 
 def execution_line(execution: pb.Execution) -> str:
-    """One line on the execution: model, strategy, cost and latency."""
+    """A summary on one line: model, strategy, cost and latency."""
     notes = [
         f"{execution.model}, {execution.strategy}",
         f"{execution.windows} window{'' if execution.windows == 1 else 's'}",
@@ -84,7 +84,7 @@ def execution_line(execution: pb.Execution) -> str:
 
 
 def warnings_of(execution: pb.Execution) -> list[str]:
-    """Returns the warnings below the table of a reply: departures from the exact order, and doubts of the model."""
+    """The warnings of a reply: failures, incomplete rankings, truncated texts, and the model's own warnings."""
     truncated = len(execution.truncated_doc_ids)
     warnings = [
         f"the first stage's order instead of {execution.failure}" if execution.failure else "",
@@ -105,7 +105,7 @@ def models_table(response: pb.ListModelsResponse, is_narrow: bool = False) -> Ta
     """A table of the models that requests may name; the default one has a star.
 
     Args:
-        is_narrow: for less than 80 columns: without the largest window, and what the model supports.
+        is_narrow: for terminals of less than 80 columns: leaves out the largest window, and what the model supports.
     """
     table = plain_table()
     for column in ("model", "ranker"):
@@ -129,7 +129,9 @@ def _status(model: pb.Model) -> str:
     if model.problem:
         return "not served"
     gb, load_s = f"{model.memory_bytes / 1e9:.2f}", f"{model.load_s:.1f}"
-    cost = "" if (gb, load_s) == ("0.00", "0.0") else f"{gb} GB, {load_s} s"  # encoders that were loaded before it
+    cost = (
+        "" if (gb, load_s) == ("0.00", "0.0") else f"{gb} GB, {load_s} s"
+    )  # the model only uses encoders that were loaded before
     cost += f"\n{model.gpu_memory_bytes / 1e9:.2f} GB of GPU" if model.gpu_memory_bytes else ""
     return "served" + f"\n{cost}" * bool(cost) if model.is_loaded else "loaded on\nrequest" + f"\n{cost}" * bool(cost)
 
@@ -146,7 +148,7 @@ def fields_table(title: str, message: pb.Execution | pb.FeedbackReport) -> Table
 
 
 def one_line(text: str) -> Text:
-    """A text on one line; a terminal shows as much as fits."""
+    """A text on one line, cut to the width of the terminal."""
     return Text(escape_control_chars(" ".join(text.split())), no_wrap=True, overflow="ellipsis")
 
 

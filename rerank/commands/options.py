@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def _checked(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """A parser whose InvalidRequest is the error of the flag."""
+    """A parser that turns InvalidRequest into typer's error for the flag."""
 
     def parsed(value: str) -> T:
         try:
@@ -29,12 +29,12 @@ def _checked(parse: Callable[[str], T]) -> Callable[[str], T]:
 
 
 def choice(names: type[Name], help_text: str) -> Any:
-    """An option with one of these names, with hyphens or with underscores."""
+    """An option that takes one of these names, with hyphens or underscores."""
     return typer.Option(parser=_checked(partial(names.of, "")), metavar=_metavar(names), help=help_text)
 
 
 def as_utf8(argument: str) -> str:
-    """A text of the command line, as UTF-8 where the locale, such as C, cannot read it."""
+    """A text of the command line; read as UTF-8 if the locale, such as C, cannot decode it."""
     try:
         argument.encode()
     except UnicodeEncodeError:  # Python keeps bytes that it cannot read as halves of surrogate pairs
@@ -70,7 +70,7 @@ FirstStageWeightOption = Annotated[
     typer.Option(
         parser=_checked(first_stage_weight),
         metavar=f"NUMBER or {_metavar(FirstStageKind)}",
-        help="How much the first stage counts: a number; auto, the model decides; or neural, for a strong neural first "
+        help="Weight of the first stage: a number; auto, the model decides; or neural, for a strong neural first "
         "stage. Default: the service's setting; for a search auto.",
     ),
 ]
@@ -121,7 +121,7 @@ class RankingSettings:
         OnFailure | None,
         choice(
             OnFailure,
-            "If ranking fails, return an error, or the best order so far, which begins as the first stage's; default: "
+            "If ranking fails, return an error, or the best order so far, which may be the first stage's; default: "
             "error.",
         ),
     ] = None
@@ -132,7 +132,7 @@ class RankingSettings:
 
     @property
     def call_timeout_s(self) -> float:
-        """The deadline of a call of a service."""
+        """The deadline of a call to a service, in seconds."""
         return 60.0 if self.timeout_s is None else self.timeout_s
 
     def fields(self) -> dict[str, Any]:

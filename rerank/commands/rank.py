@@ -24,7 +24,7 @@ from rerank.util.files import missing_path_hint
 if TYPE_CHECKING:
     from rerank.v1 import rerank_pb2 as pb
 
-#: A word with one of these ends or starts is the name of a file, and no passage.
+#: An argument of one word with such an end or start is the name of a file, not a passage.
 _FILE_ENDS, _PATH_STARTS = (".csv", ".gz", ".json", ".jsonl", ".tsv", ".txt"), ("/", "./", "../", "~/")
 
 
@@ -152,11 +152,11 @@ def _rank_batch(settings: RankSettings, requests: Path, out: Path) -> None:
 
 
 def candidates_file(given: Sequence[str]) -> Path | None:
-    """The file of candidates, if that is what was given; None for passages.
+    """The file of candidates, if the arguments name one; None for passages.
 
     Raises:
-        typer.BadParameter: there is nothing, a folder, a file and something else, or the name of a file that does
-            not exist.
+        typer.BadParameter: there is no argument; or one is a folder, a file among others, or a file that does not
+            exist.
     """
     if not given:
         raise typer.BadParameter("give passages as texts, a file of candidates (- for standard input), or --example")
@@ -189,7 +189,7 @@ def rank_in_process(
     Args:
         model: see `config_of_model`; empty: the default model.
         fields: further fields of RerankRequest.
-        timeout_s: deadline of the ranking, after the model is loaded, in seconds; None for none.
+        timeout_s: deadline of the ranking in seconds, without the time to load the model; None: no deadline.
         encoder: name, folder or settings of the encoder; None: the default one.
 
     Raises:

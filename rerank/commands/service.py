@@ -29,10 +29,11 @@ from rerank.types import Precision
 if TYPE_CHECKING:
     from rerank.client.client import RerankClient
 
-#: Preferred port of the demonstration's page, and its query.
+#: The demonstration's preferred HTTP port.
 _HTTP_PORT = 8080
+#: The demonstration's query.
 _EXAMPLE = "parse a date string with a known format"
-#: Candidates of the example, and passages that FIRST reads at once.
+#: Candidates of the demonstration, and passages of a window of FIRST.
 _DEPTH, _WINDOW = 20, 10
 
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
@@ -86,7 +87,7 @@ class ServeSettings:
 
     @property
     def overrides(self) -> dict[str, object]:
-        """The settings of the service that the options give; None where they give none."""
+        """The settings of the service that the options override; None for others."""
         names = ("listen", "index", "encoder", "device", "keys")
         http = {"listen": self.http or None, "allowed_hosts": self.allowed_host or None, "qrels": self.qrels}
         given = {name: value for name, value in http.items() if value is not None}

@@ -11,7 +11,7 @@ from rerank.checkpoints.cross_encoder_files import is_cross_encoder
 from rerank.checkpoints.hub import download, is_hub_name, repository_of
 from rerank.checkpoints.late_interaction_files import is_late_interaction
 from rerank.checkpoints.manifest import MANIFEST_FILE, RESULT_FOLDER, stated_ranker
-from rerank.checkpoints.published_families import other_way
+from rerank.checkpoints.published_families import other_architecture_hint
 from rerank.checkpoints.settings_files import ADAPTER_FILE, architecture_in, read_settings
 from rerank.config.loading import load_config
 from rerank.config.models import ModelConfig
@@ -197,7 +197,7 @@ def _way_out(folder: Path, form: str) -> str:
     except CheckpointError:
         config = {}
     architecture, model_type = architecture_in(config), str(config.get("model_type", ""))
-    if reason := other_way(config):
+    if reason := other_architecture_hint(config):
         return f"it is {reason.replace('FOLDER', f'{folder}')}"
     published = profiles.of_model_type(model_type) if model_type else profiles.names()
     if model_type and not published and not architecture.endswith(_CAUSAL):

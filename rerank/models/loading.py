@@ -24,7 +24,7 @@ from transformers import (
 from rerank.checkpoints.adapters import check_vocabulary, merged
 from rerank.checkpoints.bundled import SMOLLM2
 from rerank.checkpoints.load_errors import check_complete, loading
-from rerank.checkpoints.published_families import other_way
+from rerank.checkpoints.published_families import other_architecture_hint
 from rerank.checkpoints.settings_files import ADAPTER_FILE, read_settings
 from rerank.config import Precision
 from rerank.errors import CheckpointError, ConfigError
@@ -132,7 +132,9 @@ def _load_causal_lm(
             raise CheckpointError(f"there is no folder {base}; give the folder of a checkpoint")
         check_findable(base, f"base of the adapter {checkpoint}", f"set its path in {checkpoint / ADAPTER_FILE}")
     base = locate_causal_lm(base)
-    if auto_class is AutoModelForCausalLM and (other := other_way(read_settings(Path(base) / "config.json"))):
+    if auto_class is AutoModelForCausalLM and (
+        other := other_architecture_hint(read_settings(Path(base) / "config.json"))
+    ):
         raise CheckpointError(f"{checkpoint} is {other.replace('FOLDER', f'{checkpoint}')}")
     dtype = weights_dtype(device, precision, hidden_size_of(AutoConfig.from_pretrained(base, trust_remote_code=False)))
     if Path(base).is_dir():

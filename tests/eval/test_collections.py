@@ -24,7 +24,7 @@ def test_collection_that_is_named_once_is_known_everywhere(monkeypatch):
     small = Collection("small", SMALL.passages, queries=SMALL.queries, qrels=lambda _: [Qrel("1", "a", 1)])
     monkeypatch.setitem(NAMED, "small", lambda: small)
     assert open_collection("small") is small
-    assert read_judgements("small").of_query("x") == {"a": 1}
+    assert read_judgements("small").grades_of("x") == {"a": 1}
 
 
 def test_folder_in_beir_layout_is_a_collection(tmp_path):

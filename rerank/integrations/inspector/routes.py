@@ -56,7 +56,7 @@ def inspector_routes(reranker: AsyncReranker, limited: Limited) -> list[BaseRout
 
     async def grades(request: Request) -> Response:
         query = request.query_params.get("query", "")
-        return await limited(lambda: JSONResponse({"grades": dict(judgements.of_query(query))}), request)
+        return await limited(lambda: JSONResponse({"grades": dict(judgements.grades_of(query))}), request)
 
     return [
         *page_routes(),

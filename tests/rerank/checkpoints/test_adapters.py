@@ -78,7 +78,7 @@ def with_more_tokens(adapter: Path) -> None:
 #: Layers of the base that an adapter was trained on and of its base now, what it was trained with, what is changed
 #: then, and what the error says.
 UNFIT: list[tuple[int, int, dict[str, Any], Damage | None, str]] = [
-    (4, 2, {}, None, r"has weights that its base has no place for: model\.layers\.2\.self_attn\.q_proj\.lora_A"),
+    (4, 2, {}, None, r"has weights for layers that its base lacks: model\.layers\.2\.self_attn\.q_proj\.lora_A"),
     (2, 4, {}, None, r"lacks the weights model\.layers\.2\.self_attn\.q_proj\.lora_A.* and 3 more"),
     (2, 2, {}, setting(FILE, "task_type", "SEQ_CLS"), r"for the task SEQ_CLS, and this ranker serves CAUSAL_LM"),
     (
@@ -112,7 +112,7 @@ def test_adapter_is_never_served_with_part_of_its_weights(bases, tmp_path, train
 def test_rankers_of_causal_lms_and_vectors_name_the_adapter(bases, tmp_path, encoder):
     adapter = write_adapter(tmp_path / "adapter", bases[4], served_on=bases[2])
     generation = GenerationModel(name="m", ranker="generation", path=adapter)
-    with pytest.raises(CheckpointError, match="has weights that its base has no place for"):
+    with pytest.raises(CheckpointError, match="has weights for layers that its base lacks"):
         load_ranker(generation, encoder, "cpu")
     with pytest.raises(CheckpointError, match=r"is an adapter without the config.json of a PE-Rank checkpoint"):
         load_ranker(PERankModel(name="m", ranker="pe-rank", path=adapter), encoder, "cpu")
@@ -143,7 +143,7 @@ def with_another_layer(tensors: Tensors) -> Tensors:
 @pytest.mark.parametrize(
     ("damage", "problem"),
     [
-        (tensors_changed(WEIGHTS, with_another_layer), "no place for"),
+        (tensors_changed(WEIGHTS, with_another_layer), "for layers that its base lacks"),
         (tensors_changed(WEIGHTS, lambda tensors: dict(list(tensors.items())[1:])), "lacks the weights"),
         (setting(FILE, "task_type", "QUESTION_ANS"), "task QUESTION_ANS"),
     ],
