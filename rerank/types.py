@@ -33,6 +33,10 @@ T = TypeVar("T")
 #: Control characters other than tab and line ends, which carry no meaning.
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
+#: A doc_id is not blank, and has no control characters, such as tabs and line ends, nor Unicode's separators of lines
+#: and paragraphs. Spaces are fine.
+VALID_DOC_ID = re.compile(r"(?=.*\S)[^\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+
 #: How long before its deadline a request is answered instead of failing, in seconds. Measured on two busy cores:
 #: with 0.02, 40 of 40 answers with 100 short passages arrived in time; of 40 answers with 1000 passages of 2,000
 #: characters, 31 did with 0.05 and 38 with 0.1.
@@ -571,12 +575,3 @@ class Ranking:
         """A short table of rank, score, doc_id and the beginning of the text."""
         passages = [(item.score, item.passage) for item in self.ranked]
         return ranking_table([TableRow(score, passage.doc_id, passage.text) for score, passage in passages])
-
-
-#: Control characters, among them tabs and line ends, and Unicode's separators of lines and paragraphs.
-_INVALID_IN_DOC_ID = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-
-
-def is_valid_doc_id(doc_id: str) -> bool:
-    """Returns True if a doc_id is not blank and has no tab, line end or other control character. Spaces are fine."""
-    return bool(doc_id.strip()) and not _INVALID_IN_DOC_ID.search(doc_id)

@@ -72,6 +72,7 @@ class ListwiseRenderer:
             tokenizer.chat_template = template.style.chat_template
         self.warning = _NO_CHAT if template.system_message and not tokenizer.chat_template else ""
         self._style = template.style
+        self._changes_passages = self._style.changes_passages
         self._prompt_tokens = context_tokens - answer_tokens
         most_tokens = min(self._prompt_tokens, self._style.prompt_tokens or self._prompt_tokens)
         self._max_query_tokens = most_tokens // (2 * template.query_repeats)
@@ -174,10 +175,9 @@ class ListwiseRenderer:
 
     def _shown(self, passage: Passage) -> str:
         """Returns the text of a passage as prompts show it, without an end that is never shown."""
-        style = self._style
 
         def shown(start: str) -> str:
-            return self.sanitize(style.passage_text(start, passage.title) if style.changes_passages else start)
+            return self.sanitize(self._style.passage_text(start, passage.title) if self._changes_passages else start)
 
         start = beginning(passage.text, self.passage_tokens, lambda text: len(self.prompt_tokenizer.ids(shown(text))))
         return shown(start)

@@ -17,7 +17,7 @@ from rerank.errors import CollectionError, NotFound
 from rerank.retrieval.index_format import ArrayFile, damaged
 from rerank.retrieval.parts import join_parts
 from rerank.retrieval.sparse_store import SparseStore
-from rerank.types import Matrix, Passage, ScoredDoc, is_valid_doc_id
+from rerank.types import VALID_DOC_ID, Matrix, Passage, ScoredDoc
 
 _PASSAGES = "passages.sqlite"
 _VECTORS = "vectors.npy"
@@ -201,7 +201,7 @@ def join_vectors(parts: Sequence[Path], folder: Path) -> None:
 
 
 def _insert(db: sqlite3.Connection, row: int, passage: Passage) -> None:
-    if not is_valid_doc_id(passage.doc_id):
+    if not VALID_DOC_ID.fullmatch(passage.doc_id):
         raise CollectionError(
             f"passage {row}: doc_id {passage.doc_id!r} is blank or contains tabs, line ends or other control characters"
         )

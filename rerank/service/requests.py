@@ -15,7 +15,7 @@ from rerank.config import Limits
 from rerank.engine.accounts import CallUsage
 from rerank.errors import InvalidRequest, too_many
 from rerank.names import DEFAULT_FIRST_STAGE
-from rerank.types import CONTROL, FeedbackSettings, FirstStage, Passage, Query, Ranking, RankOptions, is_valid_doc_id
+from rerank.types import CONTROL, VALID_DOC_ID, FeedbackSettings, FirstStage, Passage, Query, Ranking, RankOptions
 
 if TYPE_CHECKING:
     from rerank.reranking.reranker import AsyncReranker, SearchResult  # imports torch, which MCP may not need
@@ -107,7 +107,7 @@ def _candidates(given: Sequence[Passage], limits: Limits) -> tuple[Passage, ...]
         doc_id, text, title = passage.doc_id, passage.text, passage.title
         if len(doc_id) > _MAX_DOC_ID_CHARS or len(text) > most or len(title) > most:
             raise _too_long(passage, index, limits)
-        if not is_valid_doc_id(doc_id):
+        if not VALID_DOC_ID.fullmatch(doc_id):
             problem = "is blank or contains tabs, line ends or other control characters; use an id without them"
             raise InvalidRequest(f"candidates[{index}].doc_id", f"{doc_id!r} {problem}")
         if passage.score is not None and not math.isfinite(passage.score):

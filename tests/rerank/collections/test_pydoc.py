@@ -4,7 +4,7 @@ import pytest
 
 from rerank.collections import pydoc
 from rerank.collections.pydoc import qrels, queries
-from rerank.types import Passage, is_valid_doc_id
+from rerank.types import VALID_DOC_ID, Passage
 
 
 @pytest.fixture(scope="module")
@@ -15,7 +15,7 @@ def passages() -> dict[str, Passage]:
 def test_thousands_of_passages_have_valid_ids_and_60_words_and_a_second_reading_is_equal(passages):
     assert len(passages) > 3_000
     assert list(pydoc.passages()) == list(passages.values())
-    assert all(is_valid_doc_id(doc_id) for doc_id in passages)
+    assert all(VALID_DOC_ID.fullmatch(doc_id) for doc_id in passages)
     assert all(len(p.text.partition("\n")[2].split()) <= 60 for p in passages.values())
 
 
