@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rerank.access import keys as keys_module
 from rerank.access.keys import CallerLimits, KeyStore, add_key, hash_of_key, read_keys
 from rerank.errors import ConfigError, Unauthenticated
 
@@ -23,7 +22,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def checked_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The store looks at its file in each call, and not once per second."""
-    monkeypatch.setattr(keys_module, "_CHECK_S", 0.0)
+    monkeypatch.setattr("rerank.access.keys._CHECK_S", 0.0)
 
 
 def bearer(key: str) -> str:

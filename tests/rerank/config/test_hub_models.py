@@ -80,12 +80,8 @@ def test_name_alone_is_the_default_model_with_its_profile(hub):
     [(f"mine={FIRST}@main", "mine"), (f"first-mistral:{FIRST}", "default"), (f"mine=first-mistral:{FIRST}", "mine")],
 )
 def test_name_with_another_name_a_revision_and_a_profile(hub, given, name):
-    assert named_model(given) == {
-        "name": name,
-        "ranker": "first",
-        "profile": "first-mistral",
-        "path": given.removeprefix("mine=").removeprefix("first-mistral:"),
-    }
+    path = given.removeprefix("mine=").removeprefix("first-mistral:")
+    assert named_model(given) == {"name": name, "ranker": "first", "profile": "first-mistral", "path": path}
 
 
 def test_model_of_one_call_has_the_last_part_of_its_name(hub):
@@ -170,10 +166,10 @@ def test_models_with_different_encoders_are_refused(hub, monkeypatch):
     load = profiles.load_profile
     other = load("pe-rank-mistral-jina").model_copy(update={"encoder": "org/other"})
     monkeypatch.setattr("rerank.config.hub_models.load_profile", lambda name: other if name == "other" else load(name))
-    models = [PERankModel(name=name, ranker="pe-rank", path="/x") for name in ("a", "b")]
+    profile_of = {"a": "pe-rank-mistral-jina", "b": "other"}
     models = [
-        model.model_copy(update={"profile": profile})
-        for model, profile in zip(models, ("pe-rank-mistral-jina", "other"), strict=True)
+        PERankModel(name=name, ranker="pe-rank", path="/x").model_copy(update={"profile": profile})
+        for name, profile in profile_of.items()
     ]
     with pytest.raises(ConfigError, match=r"one encoder, and a needs jinaai/.*, b needs org/other; serve them by"):
         download_models(ServiceConfig(models=tuple(models)))

@@ -53,21 +53,18 @@ def test_settings_that_the_file_leaves_out_keep_their_default(path):
         ("models: [{name: a}]", r"models\[0\]: ranker is missing$"),
         (
             "models: [{name: a, rankr: fusion}]",
-            r"models\[0\]: ranker is missing, and rankr is an unknown setting; did you mean ranker\?$",
+            r"models\[0\]: ranker .* rankr is an unknown .*; did you mean ranker\?$",
         ),
         (
             "models:\n  - {name: a, ranker: identity}\n  - name: b\n    ranker: pe-rank\n    decoding: dynamik",
             r"line 5: models\[1\]\.decoding: should be 'one_step' or 'dynamic', given 'dynamik'$",
         ),
         ("http: true", r"http: expected HOST:PORT, such as 127.0.0.1:8080, or a mapping with listen, .*, given True$"),
-        (
-            "http:\n  model_aliases: {gpt: defualt}",
-            r"line 2: http\.model_aliases names defualt, .*; did you mean default\?$",
-        ),
+        ("http:\n  model_aliases: {gpt: defualt}", r"line 2: http\.model_aliases names defualt, .* mean default\?$"),
         ("limits: {max_candidates: '20'}", r"limits\.max_candidates: expected a whole number, given '20'$"),
         (
             "limits: {max_connection_age_s: 1.0e+15}",
-            r"limits\.max_connection_age_s: should be less than or equal to 1000000, given",
+            r"limits\.max_connection_age_s: .* less than or equal to 1000000, g",
         ),
         ("listen: 50051", r"listen: expected HOST:PORT, such as 127\.0\.0\.1:50051, given 50051$"),
         ("- a list", r"expected keys and values, found list"),
@@ -147,25 +144,19 @@ print([path for path in opened if path.endswith((".json", ".safetensors"))])
     assert done.stdout == "[]\n", done.stderr
 
 
-CASCADE = "{name: a, ranker: first, strategy: cascade, preranker: b}"
+CASCADE = "{name: %s, ranker: first, strategy: cascade, preranker: %s}"
+A_TO_B, IDENTITY = CASCADE % ("a", "b"), "{name: c, ranker: identity}"
 
 
 @pytest.mark.parametrize(
     ("models", "problem"),
     [
         ("{name: a, ranker: first, strategy: cascade}", "the strategy cascade needs a preranker; name another model"),
-        (CASCADE, "preranker 'b' of a: there is no such model; add another model, or leave preranker out"),
+        (A_TO_B, "preranker 'b' of a: there is no such model; add another model, or leave preranker out"),
+        (f"{{name: a, ranker: first, preranker: a}}, {IDENTITY}", "preranker 'a' of a makes no cascade of .*; use c"),
+        (f"{A_TO_B}, {CASCADE % ('b', 'a')}, {IDENTITY}", "preranker 'b' of a makes no cascade of at most 3 .*; use c"),
         (
-            "{name: a, ranker: first, preranker: a}, {name: c, ranker: identity}",
-            "preranker 'a' of a makes no cascade of at most 3 different models; use c",
-        ),
-        (
-            f"{CASCADE}, {{name: b, ranker: first, strategy: cascade, preranker: a}}, {{name: c, ranker: identity}}",
-            "preranker 'b' of a makes no cascade of at most 3 different models; use c",
-        ),
-        (
-            f"{CASCADE}, {{name: b, ranker: first, strategy: cascade, preranker: c}}, "
-            "{name: c, ranker: first, strategy: cascade, preranker: d}, {name: d, ranker: identity}",
+            f"{A_TO_B}, {CASCADE % ('b', 'c')}, {CASCADE % ('c', 'd')}, {{name: d, ranker: identity}}",
             "preranker 'b' of a makes no cascade of at most 3 different models; use c or d",
         ),
     ],

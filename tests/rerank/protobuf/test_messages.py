@@ -1,7 +1,6 @@
 """Rankings, their traces, search results and models as messages: every field is converted."""
 
 import math
-from dataclasses import replace
 
 import pytest
 
@@ -11,79 +10,36 @@ from rerank.v1 import rerank_pb2 as pb
 from tests.serving import TIMEOUT_S, numbered_candidates
 from tests.traces import trace_of
 
+#: Two of three candidates, the first of them without a first-stage score.
+RANKED = (
+    RankedCandidate(Passage("b", "text of b"), 1, -0.25),
+    RankedCandidate(Passage("a", "text of a", 7.5), 0, -1.5, 0.0),
+)
+WINDOWS = (
+    WindowTrace((1, 2), (0, 1), 30, cosines=(0.5, math.nan)),
+    WindowTrace((0, 1), (1, 0), 31, cosines=(math.nan, 0.5)),
+)
 
-def reply_of(ranked: Ranking, return_passages: bool = False) -> pb.RerankResponse:
-    return rerank_response(ranked, pb.RerankRequest(return_passages=return_passages))
 
-
-def ranking(score_kind: ScoreKind = ScoreKind.WINDOW_LOG_PROB) -> Ranking:
-    """Two of three candidates, the first of them without a first-stage score."""
-    ranked = (
-        RankedCandidate(Passage("b", "text of b"), 1, -0.25),
-        RankedCandidate(Passage("a", "text of a", 7.5), 0, -1.5),
-    )
-    windows = (
-        WindowTrace((1, 2), (0, 1), 30, cosines=(0.5, math.nan)),
-        WindowTrace((0, 1), (1, 0), 31, cosines=(math.nan, 0.5)),
-    )
-    trace = trace_of(
-        model="m",
-        strategy="sliding(2/1)",
-        windows=windows,
-        rounds=2,
-        truncated_doc_ids=("b", "c"),
-        query_truncated=True,
-        repairs=3,
-        generated=4,
-        completeness=Completeness.PARTIAL,
-        reason="because",
-        queue_ms=1.0,
-        prepare_ms=2.0,
-        model_ms=3.0,
-        total_ms=4.0,
-    )
-    return Ranking(ranked, score_kind, trace)
+def reply_of(**trace: object) -> pb.RerankResponse:
+    return rerank_response(Ranking(RANKED, ScoreKind.WINDOW_LOG_PROB, trace_of(**trace)), pb.RerankRequest())
 
 
 def test_unknown_relevance_is_absent_and_not_0():
-    ranked = ranking()
-    first, second = ranked.ranked
-    reply = reply_of(replace(ranked, ranked=(first, replace(second, relevance=0.0))))
-    assert [result.HasField("relevance") for result in reply.results] == [False, True]
+    assert [result.HasField("relevance") for result in reply_of().results] == [False, True]
 
 
 def test_trace_becomes_execution():
-    ranked = ranking()
-    ranked = replace(ranked, trace=replace(ranked.trace, model_warning="another prompt"))
-    assert reply_of(ranked).execution == pb.Execution(
-        model="m",
-        model_warning="another prompt",
-        strategy="sliding(2/1)",
-        windows=2,
-        rounds=2,
-        tokens=61,
-        truncated_doc_ids=["b", "c"],
-        query_truncated=True,
-        cosines=1,
-        completeness=pb.COMPLETENESS_PARTIAL,
-        reason="because",
-        queue_ms=1.0,
-        prepare_ms=2.0,
-        model_ms=3.0,
-        total_ms=4.0,
-        repaired_identifiers=3,
-        generated_identifiers=4,
-    )
+    times = {"queue_ms": 1.0, "prepare_ms": 2.0, "model_ms": 3.0, "total_ms": 4.0}
+    same = times | {"model": "m", "strategy": "sliding(2/1)", "rounds": 2, "truncated_doc_ids": ("b", "c")}
+    same |= {"query_truncated": True, "reason": "because", "model_warning": "another prompt"}
+    found = reply_of(**same, windows=WINDOWS, repairs=3, generated=4, completeness=Completeness.PARTIAL).execution
+    numbers = {"windows": 2, "tokens": 61, "cosines": 1, "repaired_identifiers": 3, "generated_identifiers": 4}
+    assert found == pb.Execution(**same, **numbers, completeness=pb.COMPLETENESS_PARTIAL)
 
 
 def test_models_that_read_no_cosines_tell_no_number_of_them():
-    ranked = ranking()
-    without = replace(ranked.trace, windows=(WindowTrace((0, 1), (0, 1), 30),))
-    assert not reply_of(replace(ranked, trace=without)).execution.HasField("cosines")
-
-
-def window_of(passages: int) -> WindowTrace:
-    return WindowTrace(tuple(range(passages)), tuple(range(passages)), 1, (0.0,) * passages)
+    assert not reply_of(windows=(WindowTrace((0, 1), (0, 1), 30),)).execution.HasField("cosines")
 
 
 def test_every_field_of_a_window_is_converted():
@@ -112,7 +68,8 @@ def test_every_field_of_a_window_is_converted():
     ],
 )
 def test_trace_is_bounded_and_ends_before_the_window_that_exceeds_the_bound(sizes, kept):
-    message = trace_message(trace_of(windows=tuple(map(window_of, sizes))))
+    windows = [WindowTrace(tuple(range(size)), tuple(range(size)), 1, (0.0,) * size) for size in sizes]
+    message = trace_message(trace_of(windows=tuple(windows)))
     assert [len(window.positions) for window in message.windows] == sizes[:kept]
     assert message.ByteSize() < 200_000
 

@@ -12,17 +12,10 @@ from tests.serving import detail
 ERRORS = [kind for kind in RerankError.__subclasses__() if kind.__module__ == errors.__name__]
 
 
-def error_of(kind: type[RerankError]) -> RerankError:
-    if kind is InvalidRequest:
-        return InvalidRequest("depth", "the message", {"limit": "3"})
-    if kind is Overloaded:
-        return Overloaded("the message", 1.25, {"limit": "3"})
-    return kind("the message", {"limit": "3"})
-
-
 @pytest.mark.parametrize("kind", ERRORS)
 def test_status_carries_code_message_and_error_info(kind):
-    error = error_of(kind)
+    further = {InvalidRequest: ["depth", "the message"], Overloaded: ["the message", 1.25]}
+    error = kind(*further.get(kind, ["the message"]), {"limit": "3"})
     status = status_of(error)
     assert (status.code, status.message) == (grpc.StatusCode[kind.grpc_status].value[0], str(error))
     assert detail(status, error_details_pb2.ErrorInfo) == error_details_pb2.ErrorInfo(
