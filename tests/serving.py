@@ -56,6 +56,11 @@ def numbered_candidates(numbers: Sequence[float]) -> list[pb.Candidate]:
     return [pb.Candidate(doc_id=passage.doc_id, text=passage.text) for passage in numbered_passages(numbers)]
 
 
+def references(*doc_ids: str) -> list[pb.Candidate]:
+    """Candidates that are passages of the index."""
+    return [pb.Candidate(doc_id=doc_id, in_index=True) for doc_id in doc_ids]
+
+
 #: The path of the method, and a small request of it.
 RERANK = f"/{SERVICE}/Rerank"
 REQUEST = pb.RerankRequest(query="q", candidates=numbered_candidates([1, 2]))

@@ -262,14 +262,11 @@ def test_path_of_a_model_is_not_a_name(path, send):
 
 @pytest.mark.parametrize(
     ("limits", "message"),
-    [
-        (CallerLimits(max_calls=1), "key few has 1 calls in flight"),
-        (CallerLimits(max_queue_tokens=100), "its limit of 100"),
-    ],
+    [({"max_calls": 1}, "key few has 1 calls in flight"), ({"max_queue_tokens": 100}, "its limit of 100")],
     ids=["calls", "tokens"],
 )
 def test_calls_and_tokens_of_one_key_are_limited_and_those_of_others_are_not(path, send, limits, message):
-    few, free = bearer(add_key(path, "few", limits)), bearer(add_key(path, "free", CallerLimits()))
+    few, free = bearer(add_key(path, "few", CallerLimits(**limits))), bearer(add_key(path, "free", CallerLimits()))
     with held_service(http=HTTP, keys=path) as held:
         with ThreadPoolExecutor() as pool, in_flight(send, held, few):
             fields = {"candidates": numbered_candidates(range(50)), "on_failure": pb.ON_FAILURE_FIRST_STAGE}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rerank.names import SERVICE
 from rerank.v1 import rerank_pb2 as pb
-from tests.serving import TIMEOUT_S, refusal
+from tests.serving import TIMEOUT_S, references, refusal
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 NOT_FOUND = grpc.StatusCode.NOT_FOUND
@@ -23,10 +23,6 @@ def rerank(*candidates: pb.Candidate, **fields: object) -> pb.RerankRequest:
 
 def search(**fields: object) -> pb.SearchRequest:
     return pb.SearchRequest(query="q", **fields)
-
-
-def in_index(*doc_ids: str) -> list[pb.Candidate]:
-    return [pb.Candidate(doc_id=doc_id, in_index=True) for doc_id in doc_ids]
 
 
 UNKNOWN = {"model": "gpt"}
@@ -43,8 +39,13 @@ CASES: dict[str, tuple[Message, grpc.StatusCode, str, str]] = {
     "window too wide, Rerank": (rerank(**WIDE), INVALID, "strategy.window_size", TOO_WIDE),
     "window too wide, Search": (search(**WIDE), INVALID, "strategy.window_size", TOO_WIDE),
     "feedback with bm25": (search(**BM25), INVALID, "feedback", "bm25 has no query vector"),
-    "unknown reference": (rerank(*in_index("flea", "nope")), NOT_FOUND, "", "1 of 2 .* not in the index: 'nope'"),
-    "long references, whose status fits into headers": (rerank(*in_index(*LONG_IDS)), NOT_FOUND, "", "6 of 6 passages"),
+    "unknown reference": (rerank(*references("flea", "nope")), NOT_FOUND, "", "1 of 2 .* not in the index: 'nope'"),
+    "long references, whose status fits into headers": (
+        rerank(*references(*LONG_IDS)),
+        NOT_FOUND,
+        "",
+        "6 of 6 passages",
+    ),
     "message over the limit": (rerank(LARGE), EXHAUSTED, "", "larger than max"),
 }
 TEXTS = st.text(max_size=20)

@@ -10,14 +10,10 @@ import pytest
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.conftest import PASSAGES
-from tests.serving import TIMEOUT_S, numbered_candidates, refusal, running_service
+from tests.serving import TIMEOUT_S, numbered_candidates, references, refusal, running_service
 
 QUERY = "how long does a flea live"
 TOLERANCE = 1e-5  # of scores, which depend slightly on the other windows of the batch
-
-
-def references(doc_ids: Sequence[str]) -> list[pb.Candidate]:
-    return [pb.Candidate(doc_id=doc_id, in_index=True) for doc_id in doc_ids]
 
 
 def rerank(stub: RerankServiceStub, candidates: Sequence[pb.Candidate], **fields: object) -> pb.RerankResponse:
@@ -51,7 +47,7 @@ def test_response_is_a_permutation_with_strictly_decreasing_scores(stub, n):
 
 
 def test_reference_reads_text_and_vector_from_the_index(stub):
-    reply = rerank(stub, references([*PASSAGES]), return_passages=True)
+    reply = rerank(stub, references(*PASSAGES), return_passages=True)
     assert {result.doc_id: result.text for result in reply.results} == {
         doc_id: " ".join(row) for doc_id, row in PASSAGES.items()
     }
@@ -75,7 +71,7 @@ def test_text_of_the_request_is_used_with_the_vector_of_the_index(stub):
         pb.Candidate(doc_id=doc_id, in_index=True, text="1" if doc_id == "flea" else "2") for doc_id in PASSAGES
     ]
     by_vector = rerank(stub, candidates, return_passages=True)
-    assert doc_ids(by_vector) == doc_ids(rerank(stub, references([*PASSAGES])))
+    assert doc_ids(by_vector) == doc_ids(rerank(stub, references(*PASSAGES)))
     assert {result.text for result in by_vector.results} == {"1", "2"}
     assert doc_ids(rerank(stub, candidates, model="number"))[-1] == "flea"
 
@@ -112,7 +108,7 @@ def test_search_reranks_the_results_of_the_first_stage(stub, stage):
 
 def test_search_equals_the_first_stage_followed_by_rerank(stub):
     found = search(stub, model="identity")
-    reranked = rerank(stub, references(doc_ids(found)))
+    reranked = rerank(stub, references(*doc_ids(found)))
     searched = search(stub)
     assert doc_ids(searched) == doc_ids(reranked)
     assert scores(searched) == pytest.approx(scores(reranked), abs=TOLERANCE)
@@ -134,7 +130,7 @@ def test_list_models_describes_models_and_index(stub, encoder):
 
 def test_search_and_references_are_refused_without_an_index():
     with running_service() as served:
-        for call in (lambda: search(served.stub), lambda: rerank(served.stub, references(["a"]))):
+        for call in (lambda: search(served.stub), lambda: rerank(served.stub, references("a"))):
             error = refusal(call)
             assert (error.code, error.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "NOT_CONFIGURED")
             assert "--index" in error.message

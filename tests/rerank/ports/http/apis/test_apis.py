@@ -7,18 +7,9 @@ import pytest
 from tests.http_client import texts
 
 DOCUMENTS_PATHS = ["/v1/rerank", "/v2/rerank", "/rerank"]
-#: Path, the name of the passages in its requests, and the names of the texts in its errors.
-FORMS = [
-    ("/v1/rerank", "documents", {"message", "detail"}),
-    ("/v2/rerank", "documents", {"message", "detail"}),
-    ("/rerank", "documents", {"message", "detail"}),
-    ("/rerank", "texts", {"error"}),
-]
-of_each_form = pytest.mark.parametrize(("path", "passages", "texts_of_error"), FORMS)
-
-
-def documents_request(*numbers: float, **fields: Any) -> dict[str, Any]:
-    return {"query": "q", "documents": texts(*numbers), "model": "number", **fields}
+#: Paths, and the name of the passages in their requests.
+FORMS = [*((path, "documents") for path in DOCUMENTS_PATHS), ("/rerank", "texts")]
+of_each_form = pytest.mark.parametrize(("path", "passages"), FORMS)
 
 
 def results_of(reply: Any) -> list[dict[str, Any]]:
@@ -35,24 +26,17 @@ def scores(reply: Any) -> list[float]:
 
 
 @of_each_form
-def test_passages_come_best_first_up_to_top_n_and_null_is_an_absent_option(http, path, passages, texts_of_error):
-    for top_n, expected in (
-        (None, [1, 2, 0]),
-        (0, [1, 2, 0]),
-        (1, [1]),
-        (2, [1, 2]),
-        (3, [1, 2, 0]),
-        (2**40, [1, 2, 0]),
-    ):
+def test_passages_come_best_first_up_to_top_n_and_null_is_an_absent_option(http, path, passages):
+    for top_n, count in ((None, 3), (0, 3), (1, 1), (2, 2), (3, 3), (2**40, 3)):
         reply = http.post(path, {"query": "q", passages: texts(1, 3, 2), "top_n": top_n, "model": None}).json
-        assert indexes(reply) == expected
+        assert indexes(reply) == [1, 2, 0][:count]
         assert "text" not in str(reply)
         assert scores(reply) == sorted(set(scores(reply)), reverse=True)
         assert all(0 <= score <= 1 for score in scores(reply))
 
 
 @of_each_form
-def test_passages_are_unordered_by_default_so_that_equal_ones_have_equal_scores(http, path, passages, texts_of_error):
+def test_passages_are_unordered_by_default_so_that_equal_ones_have_equal_scores(http, path, passages):
     for sent in (texts(1, 3, 3, 2), texts(3, 1, 2, 3)):
         ordered, *unordered = (
             http.post(path, {"query": "q", passages: sent} | given).json
@@ -66,18 +50,19 @@ def test_passages_are_unordered_by_default_so_that_equal_ones_have_equal_scores(
 
 
 @of_each_form
-def test_refusal_is_in_the_fields_of_the_api_and_names_its_field(http, path, passages, texts_of_error):
+def test_refusal_is_in_the_fields_of_the_api_and_names_its_field(http, path, passages):
     refused = [
         ({passages: ["fine", "x" * 200_001]}, 400, f"{passages}[1]: 200001 characters exceed the limit"),
         (
             {"model": "rerank-v9"},
             404,
-            "is not one of number, identity; use one of them; over HTTP, the setting http.model_aliases",
+            "is not one of number, identity; use one of them; over HTTP, the setting http.mo",
         ),
         ({passages: []}, 400, f"{passages}: the list is empty"),
         ({"ordered": "no"}, 400, "ordered"),
         *(({"query": query}, 400, "query: the query is empty") for query in ("", " \t", "\u0000")),
     ]
+    texts_of_error = {"error"} if passages == "texts" else {"message", "detail"}
     for fields, status, message in refused:
         reply = http.post(path, {"query": "q", passages: ["a"]} | fields)
         assert reply.status == status
@@ -90,20 +75,18 @@ def test_candidates_of_the_json_form_are_ordered_by_default_and_ranked_with_thei
     assert [row["score"] for row in unordered["results"]] == [3.0, 3.0, 1.0]
     by_default = http.post("/rerank", {"query": "q", "candidates": candidates}).json
     assert len({row["score"] for row in by_default["results"]}) == 3
-    titled = [
-        {"doc_id": "my file.pdf", "text": "1", "first_stage_score": 0.5},
-        {"doc_id": "b", "text": "0", "title": "5"},
-    ]
+    titled = [{"doc_id": "a.pdf", "text": "1", "first_stage_score": 0.5}, {"doc_id": "b", "text": "0", "title": "5"}]
     reply = http.post("/rerank", {"query": "q", "candidates": titled, "returnPassages": True}).json
     shown = [(row["doc_id"], row["title"], row["text"]) for row in reply["results"]]
-    assert shown == [("b", "5", "0"), ("my file.pdf", "", "1")]
+    assert shown == [("b", "5", "0"), ("a.pdf", "", "1")]
     assert [row.get("first_stage_score") for row in reply["results"]] == [None, 0.5]
     assert reply["execution"]["model"] == "number"
 
 
 @pytest.mark.parametrize("path", DOCUMENTS_PATHS)
 def test_reply_names_model_and_tokens_for_clients_of_cohere_and_jina(http, path):
-    reply = http.post(path, documents_request(1, 3, 2, return_documents=True)).json
+    request = {"query": "q", "documents": texts(1, 3, 2), "model": "number", "return_documents": True}
+    reply = http.post(path, request).json
     assert reply["results"][0]["document"] == {"text": "relevance 3"}
     assert reply["id"]
     assert (reply["object"], reply["model"]) == ("list", "number")
@@ -135,19 +118,16 @@ def test_tei_reply_is_a_bare_array_with_text_and_raw_scores_on_request(http):
     request = {"query": "q", "texts": texts(1, 2)}
     assert [set(rank) for rank in http.post("/rerank", request).json] == [{"index", "score"}] * 2
     given = http.post("/rerank", request | {"return_text": True, "raw_scores": True, "truncate": None}).json
-    assert [(rank["index"], rank["text"], rank["score"]) for rank in given] == [
-        (1, "relevance 2", 2.0),
-        (0, "relevance 1", 1.0),
-    ]
+    found = [(rank["index"], rank["text"], rank["score"]) for rank in given]
+    assert found == [(1, "relevance 2", 2.0), (0, "relevance 1", 1.0)]
 
 
 def test_tei_truncation_on_the_left_is_refused(http):
     body = {"query": "q", "texts": texts(1), "truncation_direction": "Left"}
     reply = http.post("/rerank", body)
     assert (reply.status, reply.json["error_type"]) == (400, "Validation")
-    assert http.post("/rerank", body | {"truncation_direction": "left"}).status == 400
-    for right in ("Right", "right"):
-        assert http.post("/rerank", body | {"truncation_direction": right}).status == 200
+    for direction, status in (("left", 400), ("Right", 200), ("right", 200)):
+        assert http.post("/rerank", body | {"truncation_direction": direction}).status == status
 
 
 @pytest.mark.parametrize(

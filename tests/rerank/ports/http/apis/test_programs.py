@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from rerank.config import HttpConfig
 from tests.fakes import NumberRanker
 from tests.http_client import HttpClient
-from tests.serving import http_service
+from tests.serving import HTTP, http_service
 
 PROGRAMS = json.loads((Path(__file__).parent / "programs.json").read_text(encoding="utf-8"))
 BEST_FIRST = [1, 2, 0]
@@ -26,8 +25,7 @@ TYPES: dict[str, type] = {"string": str, "integer": int}
 @pytest.fixture(scope="module")
 def service() -> Iterator[HttpClient]:
     """A service whose only model also answers to all other names."""
-    settings = HttpConfig(listen="127.0.0.1:0", model_aliases={"*": "number"})
-    with http_service({"number": NumberRanker()}, http=settings) as served:
+    with http_service({"number": NumberRanker()}, http=HTTP | {"model_aliases": {"*": "number"}}) as served:
         yield served.http
 
 

@@ -6,24 +6,23 @@ from typing import Any
 
 import pytest
 
-from rerank.config import HttpConfig
 from rerank.errors import InvalidRequest
 from rerank.ports.http.apis.table import rerank_apis
 from rerank.types import Ranking, ScoreKind
 from tests.fakes import NumberRanker
 from tests.http_client import HttpClient, Reply, texts
-from tests.serving import http_service
+from tests.serving import HTTP, http_service
 from tests.traces import trace_of
 
 NUMBERS = (0.25, 0.875, 0.5)
+NO_TEXT = "documents[0]: the object has no field text"
 
 
 @pytest.fixture(scope="module")
 def http() -> Iterator[HttpClient]:
     """A service with "probability", whose scores are a relevance, and "number", which gives none."""
     ranker = NumberRanker(score_kind=ScoreKind.POINTWISE_PROBABILITY, relevance="score")
-    aliases = {"rerank-v3.5": "probability", "*": "number"}
-    settings = HttpConfig(listen="127.0.0.1:0", model_aliases=aliases)
+    settings = HTTP | {"model_aliases": {"rerank-v3.5": "probability", "*": "number"}}
     with http_service({"probability": ranker, "number": NumberRanker()}, http=settings) as served:
         yield served.http
 
@@ -136,23 +135,15 @@ def test_more_parts_than_there_may_be_are_fewer_with_a_warning(http):
     [
         ("/v1/ranking", {"query": {"text": "q"}, "passages": [{"text": "a"}] * 1001}, "passages: 1001 candidates"),
         ("/v1/ranking", {"query": {"txt": "q"}, "passages": [{"text": "a"}]}, "query: "),
-        (
-            "/v1/ranking",
-            {"query": {"text": "q"}, "passages": [{"text": "a"}, {"image": "b"}]},
-            "passages[1]: the object",
-        ),
+        ("/v1/ranking", {"query": {"text": "q"}, "passages": [{"text": "a"}, {"image": "b"}]}, "passages[1]: the obj"),
         ("/v1/score", {"text_1": "q", "text_2": [""] * 1001}, "text_2: 1001 candidates"),
         ("/v1/score", {"text_1": ["q", "r"], "text_2": ["a"] * 2}, "text_1: a list of different texts; a request"),
         ("/score", {"text_1": ["q"] * 8, "text_2": ["a"] * 3}, "text_1: 8 texts for 3 of text_2; send one, or 3"),
         ("/score", {"text_1": [], "text_2": ["a"]}, "text_1: expected a text"),
         ("/score", {"text_1": [7], "text_2": ["a"]}, "text_1: expected a text"),
         ("/v1/score", {"queries": "q", "documents": ["a"]}, "queries: this service does not know the field"),
-        ("/pinecone/rerank", {"query": "q", "documents": [{"id": "a"}]}, "documents[0]: the object has no field text"),
-        (
-            "/pinecone/rerank",
-            {"query": "q", "documents": [{"image": "https://host/flea.png"}]},
-            "documents[0]: the object has no field text; images are not read, so send a text",
-        ),
+        ("/pinecone/rerank", {"query": "q", "documents": [{"id": "a"}]}, NO_TEXT),
+        ("/pinecone/rerank", {"query": "q", "documents": [{"image": "a"}]}, f"{NO_TEXT}; images are not read, so send"),
         ("/rerank", {"query": "q", "documents": [{"a": "b"}], "property": ""}, "documents[0]: "),
         ("/voyage/v1/rerank", {"query": "q", "documents": "abc"}, "documents: "),
     ],

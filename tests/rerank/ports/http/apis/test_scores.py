@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from itertools import pairwise
-from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,27 +15,14 @@ from rerank.ports.http.apis.scores import isotonic, relevance_scores, scored
 from rerank.types import Completeness, Passage, RankedCandidate, Ranking, ScoreKind
 from tests.traces import trace_of
 
-KINDS = [
-    ScoreKind.WINDOW_LOG_PROB,
-    ScoreKind.WINDOW_SCORE,
-    ScoreKind.POINTWISE,
-    ScoreKind.POINTWISE_PROBABILITY,
-    ScoreKind.RANK,
-]
 
-
-def ranking(
-    kind: ScoreKind,
-    *scores: float,
-    relevance: Mapping[int, float] = MappingProxyType({}),
-    completeness: Completeness = Completeness.FULL,
-    failure: type[Exception] | None = None,
-) -> Ranking:
+def ranking(kind: ScoreKind, *scores: float, relevance: Mapping[int, float] | None = None, **trace: Any) -> Ranking:
     """A ranking with these scores; `relevance`: rank → relevance."""
+    known = relevance or {}
     ranked = [
-        RankedCandidate(Passage(str(rank), ""), rank, score, relevance.get(rank)) for rank, score in enumerate(scores)
+        RankedCandidate(Passage(str(rank), ""), rank, score, known.get(rank)) for rank, score in enumerate(scores)
     ]
-    return Ranking(tuple(ranked), kind, trace_of(completeness=completeness, failure=failure))
+    return Ranking(tuple(ranked), kind, trace_of(**trace))
 
 
 @pytest.mark.parametrize(
@@ -55,7 +42,7 @@ def test_scores_become_what_the_documentation_says(kind, scores, expected):
     assert min(found) >= 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ScoreKind)
 @pytest.mark.parametrize("relevance", [{0: 0.75}, {0: 0.75, 1: 0.0}])
 def test_relevance_is_preferred_and_0_where_it_is_unknown_unless_the_request_asks_for_relative_scores(kind, relevance):
     relative = relevance_scores(ranking(kind, -0.5, -1.0), 2)
