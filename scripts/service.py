@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +51,10 @@ class Service:
 
 @contextmanager
 def running_service(
-    settings: Mapping[str, object], open_files: int | None = None, checkout: Path | None = None, log: Path | None = None
+    settings: Mapping[str, object],
+    open_files: int | None = None,
+    checkout: Path | None = None,
+    program: Sequence[str] = ("rerank.commands.cli",),
 ) -> Iterator[Service]:
     """Starts `rerank serve` with these settings, its ports free ones; kills the process afterwards.
 
@@ -59,17 +62,17 @@ def running_service(
         settings: the service's.
         open_files: the number of files that it may open; None: as many as this process.
         checkout: another checkout of the repository, with an environment in .venv; None: this one.
-        log: the file for its log; None: a temporary one.
+        program: the module that runs `serve`, and what stands in front of `serve`.
 
     Raises:
         RuntimeError: it did not start; with the end of its log.
     """
     with tempfile.TemporaryDirectory(prefix="rerank-service-") as folder:
-        config, log = Path(folder) / "config.yaml", log or Path(folder) / "serve.log"
+        config, log = Path(folder) / "config.yaml", Path(folder) / "serve.log"
         config.write_text(yaml.safe_dump(_DEFAULTS | dict(settings)), encoding="utf-8")
         limit = ["prlimit", f"--nofile={open_files}:{open_files}"] if open_files else []
         python = str(checkout / ".venv/bin/python") if checkout else sys.executable
-        command = [*limit, python, "-m", "rerank.commands.cli", "serve", "--config", str(config), "--stop-at-eof"]
+        command = [*limit, python, "-m", *program, "serve", "--config", str(config), "--stop-at-eof"]
         with log.open("w", encoding="utf-8") as errors:
             process = subprocess.Popen(
                 command, cwd=checkout, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True

@@ -20,8 +20,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import entry_points
 from itertools import groupby
@@ -32,10 +31,12 @@ from typing import Annotated, Any, Literal, NamedTuple
 import httpx2
 import typer
 
+from scripts.service import running_service
+
 _ROOT = Path(__file__).resolve().parents[2]
 _QUERY = "how long does a flea live"
-#: Set in the process that is profiled: the file for what it records.
-_RECORD_TO = "WALK_RECORD_TO"
+#: The module and the flag of the process that is profiled; the file for what it records and the command follow.
+_RECORDER = ("scripts.bench.walk", "--record")
 _PACKAGES = tuple(str(_ROOT / folder) + os.sep for folder in ("rerank", "eval/rerank_eval", "training/rerank_training"))
 _GENERATED = str(_ROOT / "rerank" / "v1")
 
@@ -99,43 +100,14 @@ def record(out: Path, program: str, *arguments: str) -> None:
         recorder.switch()
 
 
-def start(out: Path, log: Path, *command: str) -> subprocess.Popen[str]:
-    """A process that records the functions of one of our programs."""
-    with log.open("w") as errors:
-        return subprocess.Popen(
-            [sys.executable, "-m", "scripts.bench.walk", *command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            env=os.environ | {_RECORD_TO: str(out)},
-        )
-
-
 def walk_of_command(folder: Path, *command: str) -> list[Function]:
     """Returns the functions that run for a command, in the order of their first run."""
-    out, log = folder / "calls.json", folder / "log"
-    process = start(out, log, *command)
-    process.communicate()
-    if process.returncode:
-        raise SystemExit(f"{' '.join(command)} failed:\n{log.read_text(encoding='utf-8')}")
+    out = folder / "calls.json"
+    recorded = [sys.executable, "-m", *_RECORDER, str(out), *command]
+    ended = subprocess.run(recorded, capture_output=True, text=True, check=False)
+    if ended.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{ended.stderr}")
     return _read(out)
-
-
-@contextmanager
-def recording_service(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
-    """A service and its addresses for gRPC and HTTP."""
-    log = folder / "log"
-    ports = ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
-    process = start(folder / "calls.json", log, "rerank", "serve", *ports, "--stop-at-eof")
-    try:
-        assert process.stdout is not None
-        address = process.stdout.readline().split()[-1]
-        (line,) = (line for line in log.read_text(encoding="utf-8").splitlines() if "HTTP at " in line)
-        yield process, address, line.partition("HTTP at ")[2].split()[0]
-    finally:
-        process.kill()
-        process.wait()
 
 
 def walk_of_request(folder: Path, port: str, model: str, texts: Sequence[str]) -> list[Function]:
@@ -143,19 +115,23 @@ def walk_of_request(folder: Path, port: str, model: str, texts: Sequence[str]) -
     from rerank import RerankClient
 
     out = folder / "calls.json"
-    with recording_service(folder) as (service, address, http), RerankClient(address) as client:
+    with (
+        running_service({}, program=(*_RECORDER, str(out), "rerank")) as service,
+        RerankClient(service.address) as client,
+    ):
         body = {"model": model, "query": _QUERY, "documents": texts}
+        url = f"http://{service.http_address}/v2/rerank"
         by_port: dict[str, Callable[[], object]] = {
             "grpc": partial(client.rerank, _QUERY, texts, model=model),
-            "http": lambda: httpx2.post(f"{http}/v2/rerank", json=body, timeout=600).raise_for_status(),
+            "http": lambda: httpx2.post(url, json=body, timeout=600).raise_for_status(),
         }
         send = by_port[port]
         send()  # what is made once
-        service.send_signal(signal.SIGUSR1)
+        service.process.send_signal(signal.SIGUSR1)
         time.sleep(0.5)
         send()
         time.sleep(0.5)  # what follows the answer
-        service.send_signal(signal.SIGUSR1)
+        service.process.send_signal(signal.SIGUSR1)
         while not out.exists():
             time.sleep(0.05)
         return _read(out)
@@ -230,7 +206,7 @@ def main(
 
 
 if __name__ == "__main__":
-    if _RECORD_TO in os.environ:
-        record(Path(os.environ[_RECORD_TO]), *sys.argv[1:])
+    if sys.argv[1:2] == ["--record"]:
+        record(Path(sys.argv[2]), *sys.argv[3:])
     else:
         app()
