@@ -21,6 +21,7 @@ from statistics import median, quantiles
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
+from jinja2 import Template
 
 if TYPE_CHECKING:
     from rerank import Reranker
@@ -28,11 +29,11 @@ if TYPE_CHECKING:
 
 PAGE = Path("docs/evidence/results.md")
 PLOT = Path("docs/images/quality-and-time.svg")
+TEMPLATE = Path(__file__).with_suffix(".svg.jinja")
 #: Candidates of a list.
 _DEPTH = 100
 #: Name of a cross-encoder → its layers, width and heads.
 _CROSS_ENCODERS = {"TinyBERT-L2": (2, 128, 2), "MiniLM-L6": (6, 384, 12)}
-_WIDTH, _HEIGHT, _LEFT, _TOP, _RIGHT, _BOTTOM = 760, 400, 70, 20, 20, 50
 #: Labels that would cover others on the right of their marks: pixels to the right, below, and the end that is there.
 _LABELS = {
     "cosine": (0, 18, "middle"),
@@ -40,14 +41,6 @@ _LABELS = {
     "TinyBERT-L2, published": (0, -12, "middle"),
     "default, seen before": (0, -12, "middle"),
 }
-_STYLE = """
-text { font: 13px sans-serif; fill: #1f2328 } .paper { fill: #ffffff } .grid { stroke: #d8dee4 }
-.ours { fill: #3f51b5 } .other { fill: #8c959f } .published { fill: none; stroke: #bc4c00; stroke-width: 2 }
-@media (prefers-color-scheme: dark) {
-text { fill: #e6edf3 } .paper { fill: #0d1117 } .grid { stroke: #30363d }
-.ours { fill: #8c9eff } .other { fill: #848d97 } .published { stroke: #f0883e } }
-"""
-
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
@@ -119,42 +112,19 @@ def points(page: str) -> list[Point]:
 
 def svg(rows: Sequence[Point]) -> str:
     """A scatter plot with a logarithmic axis of time, which browsers show in the reader's light or dark colours."""
-    parts = [f'<rect class="paper" width="{_WIDTH}" height="{_HEIGHT}"/>']
-    for ms, label in ((10, "10 ms"), (100, "0.1 s"), (1000, "1 s"), (10_000, "10 s")):
-        x = _x(ms)
-        parts.append(f'<line class="grid" x1="{x}" x2="{x}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/>')
-        parts.append(f'<text x="{x}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle">{label}</text>')
-    for quality in (0.5, 0.6, 0.7):
-        y = _y(quality)
-        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y}" y2="{y}"/>')
-        parts.append(f'<text x="{_LEFT - 8}" y="{y + 4}" text-anchor="end">{quality:.1f}</text>')
-    for row in rows:
-        x, y = _x(row.ms), _y(row.quality)
-        right, below, anchor = _LABELS.get(row.name, (10, 4, "start"))
-        parts.append(f'<circle class="{row.kind}" cx="{x}" cy="{y}" r="6"/>')
-        parts.append(f'<text x="{x + right:.1f}" y="{y + below:.1f}" text-anchor="{anchor}">{row.name}</text>')
-    middle_x, middle_y = (_LEFT + _WIDTH - _RIGHT) / 2, (_TOP + _HEIGHT - _BOTTOM) / 2
-    for place, title in (
-        (f'x="{middle_x}" y="{_HEIGHT - 10}"', "CPU time of one core for 100 passages"),
-        (f'transform="translate(16 {middle_y}) rotate(-90)"', "nDCG@10 on TREC DL 2019"),
-    ):
-        parts.append(f'<text {place} text-anchor="middle">{title}</text>')
-    size = f'width="{_WIDTH}" height="{_HEIGHT}" viewBox="0 0 {_WIDTH} {_HEIGHT}"'
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size}>\n<style>{_STYLE}</style>\n' + "\n".join(parts) + "\n</svg>\n"
-    )
+    template = Template(TEMPLATE.read_text(encoding="utf-8"), keep_trailing_newline=True)
+    return template.render(rows=rows, labels=_LABELS, x=_x, y=_y)
 
 
 def _x(ms: float) -> float:
     """Pixels from the left: 3 ms or less at the axis, 40 s at the right end."""
     low, high = math.log10(3), math.log10(40_000)
-    share = (math.log10(max(ms, 3)) - low) / (high - low)
-    return round(_LEFT + share * (_WIDTH - _LEFT - _RIGHT), 1)
+    return round(70 + (math.log10(max(ms, 3)) - low) / (high - low) * 670, 1)
 
 
 def _y(quality: float) -> float:
-    low, high = 0.48, 0.76
-    return round(_HEIGHT - _BOTTOM - (quality - low) / (high - low) * (_HEIGHT - _TOP - _BOTTOM), 1)
+    """Pixels from the top: .48 at the axis, .76 at the top end."""
+    return round(350 - (quality - 0.48) / (0.76 - 0.48) * 330, 1)
 
 
 def _cpu_and_clock_ms(run: Callable[[], object]) -> tuple[float, float]:

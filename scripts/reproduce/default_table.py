@@ -2,8 +2,8 @@
 
     python -m scripts.reproduce.default_table --data DATA --work WORK [--only LIST]
 
-DATA holds cacm, cranfield, vaswani, trec-dl-2019, trec-dl-2021 and trec-dl-2019-first-stages. WORK keeps indexes and
-results, so that a call that was stopped resumes: use a new one for other settings.
+DATA holds cacm, cranfield, vaswani, trec-dl-2019, trec-dl-2021 and trec-dl-2019-first-stages. WORK keeps the indexes:
+use a new one for other settings.
 
 A list comes in up to three forms: as texts with scores, as a client sends it; the same, and the client says that it is
 neural; and found by a search of the service's own index, which has all vectors.
@@ -11,30 +11,29 @@ neural; and found by a search of the service's own index, which has all vectors.
 
 from __future__ import annotations
 
-import asyncio
-import json
-import math
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, NamedTuple
 
 import typer
+from ir_measures import nDCG
+from rerank_eval.measures import Run, by_rank, measure
 from rerank_eval.report import markdown_table
 from rerank_eval.statistics import SIGNIFICANT, Comparison, compare
 
-from rerank.collections import Collection, open_collection
+from rerank.collections import open_collection
 from rerank.config import EngineConfig, ServiceConfig
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
-from rerank.readers.candidates import read_requests
-from rerank.readers.qrels import grades_by_query, read_qrels
-from rerank.reranking.reranker import AsyncReranker, load_reranker
+from rerank.readers.candidates import CandidateList, read_requests
+from rerank.readers.qrels import Qrel, read_qrels
+from rerank.reranking.blocking import Reranker
 from rerank.retrieval.build import BuildSettings, build_index
 from rerank.retrieval.hybrid import best, reciprocal_rank
-from rerank.types import FirstStage, FirstStageKind, Passage, Query, RankOptions
-from rerank.util.files import atomic_file
+from rerank.types import FirstStage, FirstStageKind, Passage, RankOptions
 
 COLLECTIONS = ("cacm", "cranfield", "pydoc", "vaswani")
 #: Request files of BM25, with the files of models that they are fused with.
@@ -54,11 +53,6 @@ HARM = 0.005
 #: The lists of a collection share most of their texts, which are read once.
 _ENGINE = EngineConfig(text_vector_cache_bytes=2 << 30)
 
-#: The candidates of a query, best first, with their scores.
-FirstStageList = tuple[Query, Sequence[Passage]]
-#: doc_id → grade.
-Grades = Mapping[str, int]
-
 
 class JudgedLists(NamedTuple):
     """Lists of a first stage.
@@ -69,8 +63,8 @@ class JudgedLists(NamedTuple):
     """
 
     name: str
-    lists: Sequence[FirstStageList]
-    grades: Mapping[str, Grades]
+    lists: Sequence[CandidateList]
+    qrels: Sequence[Qrel]
     stage: FirstStage | None = None
     is_neural: bool = False
 
@@ -84,69 +78,51 @@ class Row(NamedTuple):
     search: Comparison | None = None
 
 
-def collection_of(name: str, data: Path) -> Collection:
-    return open_collection(name if name == "pydoc" else str(data / name))
-
-
-def service_of(name: str, data: Path, work: Path) -> AsyncReranker:
-    """The bundled models over a collection's index, which is built if it is missing."""
-    folder = work / f"{name}-index"
-    if not folder.exists():
-        settings = BuildSettings(encoder_dtype="auto")
-        build_index(collection_of(name, data), folder, Encoder(), settings=settings, sparse_encoder=SparseEncoder())
-    return load_reranker(ServiceConfig(index=folder, engine=_ENGINE))
-
-
-async def searched_lists(name: str, reranker: AsyncReranker, data: Path, depth: int) -> list[JudgedLists]:
+def searched_lists(location: str, reranker: Reranker, depth: int) -> Iterator[JudgedLists]:
     """The lists that searches of a collection find, and the BM25 and dense ones fused as OpenSearch does."""
-    collection = collection_of(name, data)
-    grades = grades_by_query(collection.qrels("test"))
-    queries = [query for query in collection.queries() if query.query_id in grades]
-    found: dict[str, list[FirstStageList]] = {}
+    collection, found = open_collection(location), dict[FirstStage, list[CandidateList]]()
+    name, qrels = Path(location).name, collection.qrels("test")
+    judged = {qrel.query_id for qrel in qrels}
     for stage in FirstStage:
-        options = RankOptions(model="identity")
-        results = [await reranker.search(query, stage, depth, options) for query in queries]
-        found[stage] = [
-            (query, [item.passage for item in result.ranking.ranked])
-            for query, result in zip(queries, results, strict=True)
-            if result.hits
-        ]
-    judged = [
-        JudgedLists(f"{name}, {stage}", found[stage], grades, stage, stage is FirstStage.DENSE) for stage in FirstStage
-    ]
-    fused = list(_fused(found[FirstStage.BM25], found[FirstStage.DENSE], "minmax", depth))
-    return [*judged, JudgedLists(f"{name}, hybrid-minmax", fused, grades)]
+        found[stage] = []
+        for query in collection.queries():
+            if query.query_id in judged:
+                result = reranker.search(query, stage, depth, RankOptions(model="identity"))
+                found[stage] += [CandidateList(query, tuple(item.passage for item in result.ranking.ranked))]
+        yield JudgedLists(f"{name}, {stage}", found[stage], qrels, stage, stage is FirstStage.DENSE)
+    both = list(fused(found[FirstStage.BM25], found[FirstStage.DENSE], "minmax", depth))
+    yield JudgedLists(f"{name}, hybrid-minmax", both, qrels)
 
 
 def sent_lists(data: Path, depth: int) -> Iterator[JudgedLists]:
     """The lists of request files, and those that are fused of them."""
     for name in (*_BM25, *_NEURAL):
-        grades = grades_by_query(read_qrels(data / name.partition("/")[0].removesuffix("-first-stages") / "qrels.txt"))
-        lists = _read(data / f"{name}.jsonl", grades, depth)
-        yield JudgedLists(name, lists, grades, is_neural=name in _NEURAL)
+        qrels = list(read_qrels(data / name.partition("/")[0].removesuffix("-first-stages") / "qrels.txt"))
+        lists = _read(data / f"{name}.jsonl", depth)
+        yield JudgedLists(name, lists, qrels, is_neural=name in _NEURAL)
         for other in _BM25.get(name, ()):
-            others = _read(data / f"{other}.jsonl", grades, depth)
+            others = _read(data / f"{other}.jsonl", depth)
             for how in ("rrf", "minmax"):
-                fused = list(_fused(lists, others, how, depth))
-                yield JudgedLists(f"{name} with {Path(other).name}, {how}", fused, grades)
+                both = list(fused(lists, others, how, depth))
+                yield JudgedLists(f"{name} with {Path(other).name}, {how}", both, qrels)
 
 
-def _read(path: Path, grades: Mapping[str, Grades], depth: int) -> list[FirstStageList]:
-    judged = (request for request in read_requests(path) if request.query.query_id in grades)
-    return [(request.query, request.candidates[:depth]) for request in judged]
+def _read(path: Path, depth: int) -> list[CandidateList]:
+    return [CandidateList(request.query, request.candidates[:depth]) for request in read_requests(path)]
 
 
-def _fused(
-    lists: Sequence[FirstStageList], others: Sequence[FirstStageList], how: str, depth: int
-) -> Iterator[FirstStageList]:
+def fused(
+    lists: Sequence[CandidateList], others: Sequence[CandidateList], how: str, depth: int
+) -> Iterator[CandidateList]:
     """Fuses the lists of equal queries by reciprocal ranks, or by min-max and mean, OpenSearch's default."""
-    others_of = {query.query_id: passages for query, passages in others}
-    for query, passages in lists:
-        both = [passages, others_of.get(query.query_id, [])]
+    others_of = {item.query.query_id: item.candidates for item in others}
+    for item in lists:
+        both = [item.candidates, others_of.get(item.query.query_id, ())]
         known = {passage.doc_id: passage for some in both for passage in some}
         runs = [{passage.doc_id: passage.score or 0.0 for passage in some} for some in both]
         scores = reciprocal_rank(runs) if how == "rrf" else _min_max_mean(runs)
-        yield query, [replace(known[doc_id], score=score) for doc_id, score in best(scores, depth).items()]
+        ranked = best(scores, depth).items()
+        yield CandidateList(item.query, tuple(replace(known[doc_id], score=score) for doc_id, score in ranked))
 
 
 def _min_max_mean(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -159,75 +135,55 @@ def _min_max_mean(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return fused
 
 
-def ndcg_at_10(doc_ids: Sequence[str], grades: Grades) -> float:
-    """nDCG@10 of an order; 0 if nothing is relevant."""
-    ideal = _dcg(sorted(grades.values(), reverse=True))
-    return _dcg([grades.get(doc_id, 0) for doc_id in doc_ids]) / ideal if ideal else 0.0
-
-
-def _dcg(grades: Sequence[int]) -> float:
-    return sum(max(grade, 0) / math.log2(rank + 1) for rank, grade in enumerate(grades[:10], 1))
-
-
-async def measured(judged: JudgedLists, reranker: AsyncReranker, model: str, depth: int) -> dict[str, list[float]]:
-    """nDCG@10 of each list by form, and of its `first_stage`."""
-    values: dict[str, list[float]] = {"first_stage": []}
-    for query, passages in judged.lists:
-        grades = judged.grades[query.query_id]
-        texts = [Passage(passage.doc_id, passage.text, passage.score) for passage in passages]
-        values["first_stage"].append(ndcg_at_10([passage.doc_id for passage in passages], grades))
-        orders = {"texts": await reranker.rerank(query, texts, RankOptions(model=model))}
+def measured(judged: JudgedLists, reranker: Reranker, model: str, depth: int) -> Row:
+    """Compares a model with the first stage on lists in all their forms."""
+    graded = {qrel.query_id for qrel in judged.qrels}
+    lists = [item for item in judged.lists if item.candidates and item.query.query_id in graded]
+    of_lists = {item.query.query_id for item in lists}
+    qrels = [qrel for qrel in judged.qrels if qrel.query_id in of_lists]
+    first_stage: Run = {item.query.query_id: by_rank(passage.doc_id for passage in item.candidates) for item in lists}
+    runs: dict[str, dict[str, list[str]]] = {"texts": {}}
+    usual, neural = RankOptions(model=model), RankOptions(model=model, first_stage_weight=FirstStageKind.NEURAL)
+    for query, candidates in ((item.query, item.candidates) for item in lists):
+        texts = [Passage(passage.doc_id, passage.text, passage.score) for passage in candidates]
+        rankings = {"texts": reranker.rerank(query, texts, usual)}
         if judged.is_neural:
-            options = RankOptions(model=model, first_stage_weight=FirstStageKind.NEURAL)
-            orders["neural"] = await reranker.rerank(query, texts, options)
+            rankings["neural"] = reranker.rerank(query, texts, neural)
         if judged.stage is not None:
-            found = await reranker.search(query, judged.stage, depth, RankOptions(model=model))
-            orders["search"] = found.ranking
-        for form, ranking in orders.items():
-            order = [item.passage.doc_id for item in ranking.ranked]
-            values.setdefault(form, []).append(ndcg_at_10(order, grades))
-    return values
+            rankings["search"] = reranker.search(query, judged.stage, depth, usual).ranking
+        for form, ranking in rankings.items():
+            runs.setdefault(form, {})[query.query_id] = [item.passage.doc_id for item in ranking.ranked]
+
+    def ndcg(run: Run) -> list[float]:
+        return measure([nDCG @ 10], qrels, run).values()
+
+    reference = ndcg(first_stage)
+    of_forms = {
+        form: compare(ndcg({query_id: by_rank(docs) for query_id, docs in run.items()}), reference)
+        for form, run in runs.items()
+    }
+    row = Row(judged.name, **of_forms)
+    print(f"{row.name}: {row.texts.reference:.4f} → {_cell(row.texts)}", file=sys.stderr, flush=True)
+    return row
 
 
-async def rows(data: Path, work: Path, model: str, only: str, depth: int) -> AsyncIterator[Row]:
-    """Measures a model on each list whose name contains `only`."""
+def measured_lists(data: Path, work: Path, model: str, only: str, depth: int) -> Iterator[Row]:
+    """Measures a model on each list whose name contains `only`. An index is built if it is missing."""
     for name in COLLECTIONS:
-        names = [f"{name}, {label}" for label in (*FirstStage, "hybrid-minmax")]
-        kept = {of_list: _kept(of_list, work / model, depth) for of_list in names if only in of_list}
-        if all(file.exists() for file in kept.values()):
-            for of_list, file in kept.items():
-                yield _kept_row(of_list, file)
+        if not any(only in f"{name}, {label}" for label in (*FirstStage, "hybrid-minmax")):
             continue
-        async with service_of(name, data, work) as reranker:
-            for judged in await searched_lists(name, reranker, data, depth):
+        location, index = name if name == "pydoc" else str(data / name), work / f"{name}-index"
+        if not index.exists():
+            settings = BuildSettings(encoder_dtype="auto")
+            build_index(open_collection(location), index, Encoder(), settings=settings, sparse_encoder=SparseEncoder())
+        with Reranker(ServiceConfig(index=index, engine=_ENGINE)) as reranker:
+            for judged in searched_lists(location, reranker, depth):
                 if only in judged.name:
-                    yield await _row(judged, reranker, work / model, depth)
-    async with load_reranker(ServiceConfig(engine=_ENGINE)) as reranker:
+                    yield measured(judged, reranker, model, depth)
+    with Reranker(ServiceConfig(engine=_ENGINE)) as reranker:
         for judged in sent_lists(data, depth):
             if only in judged.name:
-                yield await _row(judged, reranker, work / model, depth)
-
-
-async def _row(judged: JudgedLists, reranker: AsyncReranker, folder: Path, depth: int) -> Row:
-    """Measures the lists with the model that the folder is named after, unless it holds their result."""
-    kept = _kept(judged.name, folder, depth)
-    if not kept.exists():
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        result = await measured(judged, reranker, folder.name, depth)
-        with atomic_file(kept) as partial:
-            partial.write_text(json.dumps(result), encoding="utf-8")
-    return _kept_row(judged.name, kept)
-
-
-def _kept(name: str, folder: Path, depth: int) -> Path:
-    """The file of the result of lists."""
-    return folder / f"{name.replace('/', '-')}-{depth}.json"
-
-
-def _kept_row(name: str, kept: Path) -> Row:
-    values = json.loads(kept.read_text("utf-8"))
-    reference = values.pop("first_stage")
-    return Row(name, **{form: compare(of_form, reference) for form, of_form in values.items()})
+                yield measured(judged, reranker, model, depth)
 
 
 def as_markdown(found: Sequence[Row]) -> str:
@@ -262,17 +218,13 @@ def _verdicts(found: Sequence[Row]) -> Iterator[str]:
 
 def main(
     data: Annotated[Path, typer.Option(help="Folder with the datasets.")],
-    work: Annotated[Path, typer.Option(help="Folder for indexes and results; use a new one for new settings.")],
+    work: Annotated[Path, typer.Option(help="Folder for indexes; use a new one for new settings.")],
     model: Annotated[str, typer.Option(help="A bundled model.")] = "default",
     only: Annotated[str, typer.Option(help="A part of the names of the lists that are measured.")] = "",
     depth: Annotated[int, typer.Option(min=2, max=1000, help="Number of candidates of a list.")] = 100,
 ) -> None:
     """Measure a model on all lists and print the table."""
-
-    async def collect() -> list[Row]:
-        return [row async for row in rows(data, work, model, only, depth)]
-
-    print(as_markdown(asyncio.run(collect())))
+    print(as_markdown(list(measured_lists(data, work, model, only, depth))))
 
 
 if __name__ == "__main__":

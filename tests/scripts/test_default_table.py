@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from rerank_eval.statistics import compare
 
+from rerank.readers.candidates import CandidateList
 from rerank.types import Passage, Query
-from scripts.reproduce.default_table import Row, _fused, as_markdown, ndcg_at_10
+from scripts.reproduce.default_table import Row, as_markdown, fused
 
 
 def test_table_counts_lists_that_are_worse_by_form() -> None:
@@ -25,20 +26,15 @@ def test_table_counts_lists_that_are_worse_by_form() -> None:
 
 
 def test_lists_are_fused_by_ranks_and_as_opensearch_does() -> None:
-    first = [(Query("q", "1"), [Passage("a", "A", 9.0), Passage("b", "B", 5.0), Passage("c", "C", 1.0)])]
-    second = [(Query("q", "1"), [Passage("c", "C", 0.9), Passage("d", "D", 0.1)])]
+    first = [CandidateList(Query("q", "1"), (Passage("a", "A", 9.0), Passage("b", "B", 5.0), Passage("c", "C", 1.0)))]
+    second = [CandidateList(Query("q", "1"), (Passage("c", "C", 0.9), Passage("d", "D", 0.1)))]
     for how, expected in (
         ("minmax", {"a": 0.5, "c": 0.5, "b": 0.25, "d": 0.0}),
         ("rrf", {"c": 1 / 63 + 1 / 61, "a": 1 / 61, "b": 1 / 62, "d": 1 / 62}),
     ):
-        ((query, fused),) = _fused(first, second, how, 10)
-        assert query.query_id == "1"
-        assert {passage.doc_id: passage.score for passage in fused} == pytest.approx(expected)
-        assert [passage.doc_id for passage in fused] == list(expected)
-    ((_, alone),) = _fused(first, [], "minmax", 2)
-    assert [passage.doc_id for passage in alone] == ["a", "b"]
-
-
-def test_measure_counts_all_judged_passages() -> None:
-    assert ndcg_at_10(["a", "x"], {"a": 1, "b": 1}) == pytest.approx(1 / (1 + 1 / 1.5849625), abs=1e-6)
-    assert ndcg_at_10(["a"], {"a": 0}) == ndcg_at_10([], {"a": 1}) == 0.0
+        (found,) = fused(first, second, how, 10)
+        assert found.query.query_id == "1"
+        assert {passage.doc_id: passage.score for passage in found.candidates} == pytest.approx(expected)
+        assert [passage.doc_id for passage in found.candidates] == list(expected)
+    (alone,) = fused(first, [], "minmax", 2)
+    assert [passage.doc_id for passage in alone.candidates] == ["a", "b"]
