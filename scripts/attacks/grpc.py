@@ -16,18 +16,16 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from rerank.v1 import rerank_pb2 as pb
 from scripts.attacks.target import LENGTH_S, Attack, Target, connections, held, outcomes, repeated, status_of
-from scripts.http2_frames import call, cancel, message, preface, window_update
+from scripts.http2_frames import call, message, preface, window_update
 from scripts.random_requests import random_request
 from scripts.service import running_service
 
 _METHOD = "/rerank.v1.RerankService/Rerank"
 _REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 _WATCH = "/grpc.health.v1.Health/Watch"
-_TIMEOUT_S, _SHORT_TIMEOUT_S = 60.0, 2.0
+_TIMEOUT_S = 60.0
 #: How long clients stay connected that do not read.
 _STAY_S = 30.0
-#: Calls that are sent and cancelled with one write, and the pause after it.
-_RESETS, _RESET_PAUSE_S = 50, 0.016
 #: The flow-control window of clients that take an answer in pieces.
 _TINY_WINDOW = 2
 _PAIRS = pb.Strategy(kind="STRATEGY_KIND_SLIDING", window_size=2, stride=1)
@@ -93,19 +91,6 @@ async def _unread(target: Target, clients: int, path: str, content: bytes, is_la
     return await outcomes(stay() for _ in range(clients))
 
 
-async def _long_then_short(target: Target) -> Counter[str]:
-    draw, ends = random.Random(0), Counter[str]()
-    long = random_request(draw, "default", 20, 198_000)
-    dots = random_request(draw, "default", 20, 1)
-    for number, candidate in enumerate(dots.candidates):
-        candidate.text = f"{number} " + "." * 198_000
-    for strange in (long, dots):
-        ends["long: " + await target.rerank(strange, _TIMEOUT_S)] += 1
-        for _ in range(20):
-            ends["short: " + await target.rerank(random_request(draw, "default", 5, 200), _SHORT_TIMEOUT_S)] += 1
-    return ends
-
-
 async def _one_large_request(target: Target) -> Counter[str]:
     await target.rerank(_request("first", 2, 10), _TIMEOUT_S)  # which loads the model
     return await _at_once(target, [_request("first", 1000, 4000, strategy=_FOURS)], LENGTH_S)
@@ -142,27 +127,6 @@ async def _calls_of_ended_connections(target: Target) -> Counter[str]:
             await writer.drain()
 
     await asyncio.gather(*(call_and_end() for _ in range(200)))
-    return ends
-
-
-async def _rapid_resets(target: Target) -> Counter[str]:
-    end_s, ends = time.monotonic() + LENGTH_S, Counter[str]()
-
-    async def reset() -> None:
-        async for reader, writer in connections(target.address, end_s, ends):
-            ends["connections"] += 1
-            reading = asyncio.create_task(reader.read())
-            writer.write(preface())
-            number = 1
-            while time.monotonic() < end_s and not reading.done():
-                streams = range(number, number + 2 * _RESETS, 2)
-                writer.write(b"".join(call(stream, _METHOD) + cancel(stream) for stream in streams))
-                number = streams.stop
-                ends["calls"] += _RESETS
-                await asyncio.sleep(_RESET_PAUSE_S)
-            reading.cancel()
-
-    await asyncio.gather(*(reset() for _ in range(4)))
     return ends
 
 
@@ -250,8 +214,8 @@ ATTACKS: dict[str, Attack] = {
     "flood-of-first": Attack(
         lambda target: _at_once(target, [_request("first", 10, 300, seed) for seed in range(500)])
     ),
-    # 20 documents of 198,000 characters, in words and then in dots, to the default; after each 20 short requests.
-    "long-then-short": Attack(_long_then_short),
+    # 20 documents of 198,000 characters.
+    "long-passages-to-default": Attack(lambda target: _at_once(target, [_request("default", 20, 198_000)])),
     # 60 requests of 16 MB at once.
     "large-requests": Attack(lambda target: _at_once(target, [_request("identity", 80, 199_000)] * 60)),
     # 20 clients that ask for answers of 15 MB and do not read them for 30 s.
@@ -290,8 +254,6 @@ ATTACKS: dict[str, Attack] = {
     "batches": _to_pe_rank(8, 16, passages=200),
     # 20,000 watches of the health on 20 connections.
     "health-watches": Attack(_health_watches),
-    # Four connections that make 3,000 calls/s each and cancel them at once; one that ends is opened again.
-    "rapid-resets": Attack(_rapid_resets),
     # Four stops of another service by SIGTERM, amid calls with deadlines of 3 ms and cancelled ones: how it exits.
     "stops-after-given-up-calls": Attack(_stops_after_given_up_calls),
 }

@@ -23,8 +23,8 @@ from scripts.random_requests import words
 
 #: Passages per window, and of a list.
 PASSAGES, DEPTH = 20, 100
-#: Lists of random texts; the most lists of a file; and windows that rankers read.
-_RANDOM_LISTS, _MOST_LISTS, _WINDOWS = 8, 43, 8
+#: Lists of random texts; the most lists of a file, and to be quick; and windows that rankers read.
+_RANDOM_LISTS, _MOST_LISTS, _QUICK_LISTS, _WINDOWS = 8, 43, 4, 8
 #: Characters of a random passage; 20 of them have about 2,000 tokens, as in published windows of DL 2019.
 _CHARACTERS, _QUICK_CHARACTERS = (225, 675), (10, 30)
 #: Values by the name of a figure or of a variant; one value per repeat.
@@ -77,7 +77,7 @@ class Workload:
     def lists(self) -> Sequence[CandidateList]:
         """Queries with up to 100 candidates that come as texts, all different."""
         if self.requests is not None:
-            found = islice(read_requests(self.requests), 2 if self.quick else _MOST_LISTS)
+            found = islice(read_requests(self.requests), _QUICK_LISTS if self.quick else _MOST_LISTS)
             return [CandidateList(item.query, item.candidates[:DEPTH]) for item in found]
         draw = random.Random(0)
         shortest, longest = _QUICK_CHARACTERS if self.quick else _CHARACTERS

@@ -47,7 +47,6 @@ from rerank.errors import ConfigError
 from rerank.models.linear_layers import has_float8
 from rerank.ports.server import running_server
 from rerank.rankers.self_test import tolerance
-from rerank.readers.candidates import read_requests
 from rerank.reranking.reranker import load_reranker
 from rerank.types import Passage, Query
 from rerank.util.many import EventLoopThread
@@ -56,11 +55,10 @@ from scripts.bench.proof import START_S
 from scripts.bench.proof.callers import Calls, Texts, call
 from scripts.bench.proof.models import RandomModels, layer_weights
 from scripts.bench.proof.table import Table
-from scripts.bench.workload import PASSAGES
-from scripts.random_requests import words
+from scripts.bench.workload import PASSAGES, Workload
 
-#: Lists without a file of requests, and characters of a random passage, so that a window has some 2,000 tokens.
-_LISTS, _CHARACTERS, _TINY_LISTS, _TINY_CHARACTERS = 43, 450, 4, 40
+#: Characters of a passage for tiny models.
+_TINY_CHARACTERS = 40
 #: Timed calls of one caller, and of one caller whose calls take a second.
 _CALLS, _SLOW = 5, 3
 #: Steps of `train-first` and the windows of each; layers are compiled in the first steps, which are not counted.
@@ -155,21 +153,12 @@ class Proof:
     @cached_property
     def lists(self) -> list[Texts]:
         """Queries and passages. Raises: ValueError if no list of the requests is long enough."""
-        count, characters = (_TINY_LISTS, _TINY_CHARACTERS) if self.is_tiny else (_LISTS, _CHARACTERS)
-        draw = random.Random(0)
-        if self.requests is None:
-            lengths = range(characters // 2, characters * 3 // 2)
-            return [
-                (words(draw, 30), [words(draw, draw.choice(lengths)) for _ in range(self.depth)]) for _ in range(count)
-            ]
-        found = [item for item in read_requests(self.requests) if len(item.candidates) >= self.depth]
-        if not found:
-            raise ValueError(f"{self.requests} has no list of {self.depth} passages; give another file, or none")
+        found = Workload(self.folder, self.requests, self.is_tiny, repeats=1).lists
         longest = _TINY_CHARACTERS if self.is_tiny else None
-        return [
-            (item.query.text, [passage.text[:longest] for passage in item.candidates[: self.depth]])
-            for item in found[:count]
-        ]
+        texts = [(item.query.text, [p.text[:longest] for p in item.candidates[: self.depth]]) for item in found]
+        if not (long := [(query, passages) for query, passages in texts if len(passages) == self.depth]):
+            raise ValueError(f"{self.requests} has no list of {self.depth} passages; give another file, or none")
+        return long
 
     @cached_property
     def models(self) -> RandomModels:
