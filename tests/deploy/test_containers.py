@@ -73,12 +73,8 @@ def test_image_compose_and_kubernetes_have_the_ports_of_the_settings():
 
 def test_probes_ask_for_the_default_model_and_for_liveness():
     probes = {name: container()[f"{name}Probe"]["grpc"] for name in ("startup", "readiness", "liveness")}
-    port = ports()["grpc"]
-    assert probes == {
-        "startup": {"port": port},
-        "readiness": {"port": port},
-        "liveness": {"port": port, "service": LIVENESS},
-    }
+    default = {"port": ports()["grpc"]}
+    assert probes == {"startup": default, "readiness": default, "liveness": default | {"service": LIVENESS}}
 
 
 def test_pods_and_containers_end_later_than_the_drain():
@@ -112,8 +108,5 @@ def test_selectors_and_targets_are_those_of_the_deployment():
         address = read(f"kubernetes/{name}")["metadata"]["name"]
         assert address in load_config(SETTINGS).http.allowed_hosts
     target = read("kubernetes/autoscaling.yaml")["spec"]["scaleTargetRef"]
-    assert target == {
-        "apiVersion": deployment["apiVersion"],
-        "kind": "Deployment",
-        "name": deployment["metadata"]["name"],
-    }
+    name = deployment["metadata"]["name"]
+    assert target == {"apiVersion": deployment["apiVersion"], "kind": "Deployment", "name": name}

@@ -13,8 +13,6 @@ from string import Template
 import pytest
 import yaml
 
-from rerank.config import TLSConfig
-from rerank.rankers.identity import IdentityRanker
 from tests.certificates import Authority
 from tests.serving import free_port, running_service, wait_for
 
@@ -117,13 +115,11 @@ def test_health_check_of_the_image_reads_the_files_of_tls_from_the_environment(t
     """It has no flags for them, and with `tls.client_ca` the service asks for a certificate."""
     authority = Authority(tmp_path)
     issued = authority.issue("server")
-    tls = TLSConfig(certificate=issued.certificate, key=issued.key, client_ca=authority.certificate)
-    with running_service({"identity": IdentityRanker()}, tls=tls) as served:
+    with running_service(tls=issued.tls | {"client_ca": authority.certificate}) as served:
         words = [word.replace("127.0.0.1:50051", served.address) for word in LAST.command("HEALTHCHECK")]
         check = [sys.executable, "-m", "rerank.commands.cli", *words[1:], "--timeout-s", "10"]
-        monkeypatch.setenv("RERANK_TLS_CA", str(authority.certificate))
-        monkeypatch.setenv("RERANK_TLS_CERTIFICATE", str(issued.certificate))
-        monkeypatch.setenv("RERANK_TLS_KEY", str(issued.key))
+        for name, path in (issued.tls | {"ca": authority.certificate}).items():
+            monkeypatch.setenv(f"RERANK_TLS_{name.upper()}", str(path))
         answered = subprocess.run(check, capture_output=True, text=True)
         assert (answered.returncode, answered.stdout) == (0, "SERVING\n"), answered.stderr
 

@@ -16,14 +16,9 @@ TITLE = "how long does a flea live"
 
 def response(score_kind: int, doc_id: str = "msmarco_passage_03_1234") -> pb.RerankResponse:
     """100 results whose passages are longer than a line."""
+    same = {"first_stage_score": 0.1, "text": "flea " * 99}
     results = [
-        pb.RankedCandidate(
-            doc_id=f"{doc_id}{rank}",
-            original_position=99 - rank,
-            score=-rank / 7,
-            first_stage_score=0.1,
-            text="flea " * 99,
-        )
+        pb.RankedCandidate(doc_id=f"{doc_id}{rank}", original_position=99 - rank, score=-rank / 7, **same)
         for rank in range(100)
     ]
     return pb.RerankResponse(results=results, score_kind=score_kind)
@@ -59,17 +54,10 @@ def test_table_of_60_columns_gives_a_line_of_its_own_to_the_passage():
 
 
 def test_models_fit_80_and_60_columns_with_their_whole_names():
-    model = pb.Model(
-        name="pe-rank-first",
-        ranker="cross-encoder",
-        default_strategy="cascade(pe-rank, 15) + 0.2 first stage",
-        max_window_size=1000,
-        problem="gone",
-        is_loaded=True,
-        reads_instruction=True,
-        gives_relevance=True,
-    )
-    response = pb.ListModelsResponse(models=[model])
+    names = {"name": "pe-rank-first", "ranker": "cross-encoder", "problem": "gone"}
+    names["default_strategy"] = "cascade(pe-rank, 15) + 0.2 first stage"
+    is_all = dict.fromkeys(("is_loaded", "reads_instruction", "gives_relevance"), True)
+    response = pb.ListModelsResponse(models=[pb.Model(max_window_size=1000, **names, **is_all)])
     rows = lines(models_table(response))
     assert max(map(len, rows)) <= 80
     assert any({"pe-rank-first", "cross-encoder", "1000"} <= set(row.split()) and "not served" in row for row in rows)
@@ -117,20 +105,11 @@ def test_fields_are_lines_of_words():
 
 
 def test_reply_warns_below_its_table_of_all_that_differs_from_a_full_and_exact_order():
-    execution = pb.Execution(
-        failure="OVERLOADED",
-        reason="the queue is full",
-        model_warning="3 of 3 identifiers in what the model wrote were repaired",
-        query_truncated=True,
-        truncated_doc_ids=["a", "b"],
-    )
-    assert warnings_of(execution) == [
-        "warning: the first stage's order instead of OVERLOADED",
-        "warning: the queue is full",
-        "warning: 3 of 3 identifiers in what the model wrote were repaired",
-        "warning: the query was truncated",
-        "warning: 2 passages were truncated",
-    ]
+    said = {"reason": "the queue is full", "model_warning": "3 of 3 identifiers in what the model wrote were repaired"}
+    execution = pb.Execution(failure="OVERLOADED", **said, query_truncated=True, truncated_doc_ids=["a", "b"])
+    truncated = ["the query was truncated", "2 passages were truncated"]
+    warnings = ["the first stage's order instead of OVERLOADED", *said.values(), *truncated]
+    assert warnings_of(execution) == [f"warning: {text}" for text in warnings]
     assert warnings_of(pb.Execution(model="m", tokens=3)) == []
 
 

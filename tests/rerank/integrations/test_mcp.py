@@ -1,33 +1,30 @@
 """`rerank mcp`: its service, and its tools with the official client: limits, errors and keys."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
 from rerank.access.credentials import Credentials
 from rerank.access.keys import CallerLimits, add_key
 from rerank.client.client import AsyncRerankClient
-from rerank.config import Limits, ServiceConfig
+from rerank.config import ServiceConfig
 from rerank.rankers.identity import IdentityRanker
+from rerank.retrieval.index import Index
 from rerank.v1 import rerank_pb2 as pb
 from tests.doc_pages import blocks
 from tests.fakes import NumberRanker
 from tests.serving import free_port, running_service
 from tests.test_doc_commands import check_command
 
-if TYPE_CHECKING:
-    from rerank.retrieval.index import Index
-
 mcp = pytest.importorskip("mcp", reason="needs the extra mcp")
 
+ONE = {"query": "q", "candidates": ["a"]}
 CANDIDATES = ["relevance 1", "relevance 3", {"doc_id": "best", "text": "relevance 7", "title": "T", "score": 2}]
 
 
@@ -35,7 +32,7 @@ CANDIDATES = ["relevance 1", "relevance 3", {"doc_id": "best", "text": "relevanc
 def address(index: Index) -> Iterator[str]:
     """The address of a service with an index and small limits."""
     rankers = {"number": NumberRanker(), "identity": IdentityRanker()}
-    limits = Limits(max_candidates=20, max_query_chars=100)
+    limits = {"max_candidates": 20, "max_query_chars": 100}
     with running_service(rankers, index, limits=limits) as served:
         yield served.address
 
@@ -106,7 +103,7 @@ async def test_model_that_is_not_served_is_not_offered_and_a_reply_says_why_it_i
     async with mcp.Client(await tool_server(cast(Any, Service()))) as client:
         (tool,) = (await client.list_tools()).tools
         assert tool.input_schema["properties"]["model"]["enum"] == ["whole"]
-        reply = content_of(await client.call_tool("rerank", {"query": "q", "candidates": ["a"]}))
+        reply = content_of(await client.call_tool("rerank", ONE))
         assert (reply["completeness"], reply["reason"]) == ("none", "too late")
 
 
@@ -129,12 +126,12 @@ async def test_every_described_argument_is_taken(address):
         ("rerank", {"query": "q"}, "INVALID_ARGUMENT: candidates: the list is empty"),
         (
             "rerank",
-            {"query": "q", "candidates": ["a"], "top_k": 3},
-            "INVALID_ARGUMENT: top_k: RerankRequest has no such field; did you mean top_n. fields: query, candidates, ",
+            {**ONE, "top_k": 3},
+            "INVALID_ARGUMENT: top_k: .* no such field; did you mean top_n. fields: query, c",
         ),
         ("search", {"query": "q", "top_n": "3"}, "INVALID_ARGUMENT: top_n: '3' is not a value of this field"),
         ("search", {"query": "q", "ordered": True}, "INVALID_ARGUMENT: ordered: SearchRequest has no such field"),
-        ("rerank", {"query": "q", "candidates": ["a"], "model": "x"}, "NOT_FOUND: .*'x'"),
+        ("rerank", {**ONE, "model": "x"}, "NOT_FOUND: .*'x'"),
         ("search", {"query": "q", "self": 1}, "INVALID_ARGUMENT: arguments: .* multiple values for argument 'self'"),
         ("serach", {"query": "q"}, "NOT_FOUND: there is no tool 'serach'; use search or rerank"),
     ],

@@ -3,22 +3,16 @@
 The package comes from the environment `pyterrier` of `make sdk-tests`. It is not asked for Java.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rerank import InvalidRequest, RerankClient, Reranker
 from tests.fakes import NumberRanker
-from tests.serving import reranker_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.serving import Served
+from tests.serving import Served, reranker_of
 
 pytestmark = pytest.mark.sdk
 

@@ -12,12 +12,12 @@ from starlette.testclient import TestClient
 
 from rerank.access.keys import CallerLimits, add_key
 from rerank.collections import pydoc
-from rerank.config import HttpConfig, ServiceConfig
+from rerank.config import ServiceConfig
 from rerank.errors import ConfigError
 from rerank.integrations.inspector.routes import page_routes
 from rerank.service.startup import check_before_loading
 from tests.fakes import NumberRanker
-from tests.serving import http_service
+from tests.serving import HTTP, http_service
 
 STATIC = Path(str(files("rerank.integrations.inspector") / "static"))
 PAGES = sorted(STATIC.glob("*.html"))
@@ -25,8 +25,7 @@ SCRIPTS = sorted(STATIC.glob("*.js"))
 
 
 def test_page_learns_what_the_service_offers(index):
-    http = HttpConfig(listen="127.0.0.1:0", qrels="pydoc")
-    with http_service({"number": NumberRanker()}, index, http=http) as served:
+    with http_service({"number": NumberRanker()}, index, http=HTTP | {"qrels": "pydoc"}) as served:
         assert b"<title>Inspector" in served.http.get("/").body
         offered = served.http.get("/inspector/service").json
         assert [model["name"] for model in offered["service"]["models"]] == ["number"]
@@ -49,9 +48,9 @@ def test_without_a_key_only_the_page_itself_is_served(tmp_path):
 
 def test_judgements_that_cannot_be_read_are_refused_before_a_model_is_loaded(tmp_path):
     (tmp_path / "qrels.txt").write_text("1 0 a 1\n", encoding="utf-8")
-    settings = HttpConfig(listen="127.0.0.1:0", qrels=str(tmp_path / "qrels.txt"))
+    settings = HTTP | {"http": HTTP | {"qrels": str(tmp_path / "qrels.txt")}}
     with pytest.raises(ConfigError, match="the file's name has another ending"):
-        check_before_loading(ServiceConfig(listen="127.0.0.1:0", http=settings))
+        check_before_loading(ServiceConfig.model_validate(settings))
 
 
 def test_behind_a_proxy_with_a_path_prefix_all_files_and_calls_stay_below_the_prefix():
@@ -72,14 +71,11 @@ def client() -> TestClient:
     return TestClient(Starlette(routes=page_routes()))
 
 
-def directives(policy: str) -> dict[str, list[str]]:
-    return {parts[0]: parts[1:] for parts in (directive.split() for directive in policy.split(";"))}
-
-
 @pytest.mark.parametrize("path", ["/", "/inspector/static/main.js", "/inspector/static/inspector.css"])
 def test_page_runs_and_loads_only_files_of_its_origin(client, path):
     headers = client.get(path).headers
-    policy = directives(headers["content-security-policy"])
+    directives = [directive.split() for directive in headers["content-security-policy"].split(";")]
+    policy = {name: values for name, *values in directives}
     assert policy["default-src"] == ["'none'"]
     assert policy["require-trusted-types-for"] == ["'script'"]
     assert policy["trusted-types"] == ["'none'"]
