@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 log = logging.getLogger(__name__)
 
-#: Errors and the log quote this much of a name in a request, which may be as long as the request.
+#: Errors and the log quote at most this many characters of a name in a request.
 MAX_QUOTED_CHARS = 500
 
 
@@ -25,7 +25,7 @@ class RerankError(Exception):
 
     Attributes:
         grpc_status: name of the gRPC status code.
-        reason: `reason` of the google.rpc.ErrorInfo: programs know the error by it.
+        reason: `reason` of the google.rpc.ErrorInfo, by which programs recognise the error.
         metadata: the numbers and names of the message, for programs.
         retry_after_s: seconds until the same request can succeed; None where that is not known.
     """
@@ -55,7 +55,7 @@ class InvalidRequest(RerankError):
 
 
 def is_rust_panic(error: BaseException) -> bool:
-    """Returns True for a panic of a library's Rust code, which Python does not count among its Exceptions."""
+    """Returns True for a panic of a library's Rust code, which is a BaseException and not an Exception."""
     return type(error).__name__ == "PanicException"
 
 
@@ -82,7 +82,7 @@ class NotFound(RerankError):
 
 
 class NotConfigured(RerankError):
-    """The request needs a part that the service was started without, such as an index."""
+    """The request needs a part that the service does not have, such as an index."""
 
     grpc_status, reason = "FAILED_PRECONDITION", "NOT_CONFIGURED"
 
@@ -116,7 +116,7 @@ class ConfigError(RerankError):
 
 
 class UsageError(RerankError):
-    """An object of this package is used at a time when it cannot be: after `close`, or outside an event loop."""
+    """An object of this package is used when it cannot work: after `close`, or outside an event loop."""
 
     grpc_status, reason = "FAILED_PRECONDITION", "USAGE_ERROR"
 
@@ -168,9 +168,9 @@ class RankerFailure(Exception):
     """A ranker raised or returned an invalid ranking: a bug. No caller can act on it, so it is not a RerankError."""
 
 
-#: Failures to rank a valid request; the request may get an answer all the same (see OnFailure). Class →
-#: what happened, in words that "after 3 of 9 windows" can follow. ShuttingDown is not one of them,
-#: because another replica can rank the request.
+#: Failures to rank a valid request, after which it may get an answer all the same (see OnFailure). Class → what
+#: happened, for a sentence that goes on with "after 3 of 9 windows". ShuttingDown is not one of them, because another
+#: replica can rank the request.
 FAILURES: Mapping[type[Exception], str] = {
     DeadlineExceeded: "the deadline came",
     Overloaded: "the queue had no room",

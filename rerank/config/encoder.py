@@ -18,7 +18,7 @@ DEFAULT_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 
 
 class EncoderConfig(Settings):
-    """Settings of the encoder. A text is its `name`, or a mapping in YAML's short form, as in {name: DIR}.
+    """Settings of the encoder. A text in place of the settings is its `name`, or YAML such as {name: DIR}.
 
     Attributes:
         name: name or folder of the sentence-transformers model. Default: all-MiniLM-L6-v2.
@@ -26,12 +26,12 @@ class EncoderConfig(Settings):
             config_sentence_transformers.json, or none.
         document_prompt: text in front of every passage. Default: the folder's prompt `document`, `passage` or
             `corpus`, or none.
-        pooling: how the states of the tokens become one vector: mean, cls (the first) or lasttoken; for a folder
-            without modules.json, which does not say it. Default: the folder's.
+        pooling: how the states of the tokens become one vector: mean, cls (the first) or lasttoken. Needed for a folder
+            without modules.json. Default: the folder's.
         end_token: token after every query and passage, for a tokenizer that writes none, such as "<|endoftext|>".
             Default: none.
-        relevance: the curve that makes the relevance of results from their cosines, see below. Default: the default
-            encoder's; another encoder has none, and its results no relevance.
+        relevance: the curve that gives the relevance of results by their cosines, see below. Default: the curve of the
+            default encoder; none for other encoders, whose results have no relevance.
     """
 
     name: Annotated[str, Field(min_length=1)] = DEFAULT_ENCODER
@@ -62,7 +62,7 @@ class EncoderConfig(Settings):
 
     @classmethod
     def of(cls, given: EncoderConfig | str) -> EncoderConfig:
-        """Reads what a command line gives. Raises: ConfigError."""
+        """The settings in an argument of the command line. Raises: ConfigError."""
         try:
             return cls.model_validate(given)
         except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Downloads the models that a configuration names on the hub, with what their profiles state: prompt and encoder."""
+"""Downloads the models that a configuration names on the hub, with the prompts and encoders that profiles state."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from rerank.profiles import Profile, load_profile
 
 
 def download_models(config: ServiceConfig) -> ServiceConfig:
-    """Returns a configuration whose models are folders, and whose encoder is the one that its models need.
+    """Downloads the models of a configuration; returns it with their folders, and with the encoder that they need.
 
     Raises:
-        ConfigError: a model or its publisher's prompt can neither be downloaded nor is it in the cache, or models need
+        ConfigError: a model or its publisher's prompt is not in the cache and cannot be downloaded, or models need
             different encoders.
         CheckpointError: the files of a model are refused.
     """
@@ -31,7 +31,7 @@ def download_models(config: ServiceConfig) -> ServiceConfig:
 
 
 def _downloaded(model: ModelConfig) -> ModelConfig:
-    """The model with the folder that it was downloaded to, and with the prompt of its publisher."""
+    """The model with the folder of its download, and with its publisher's prompt."""
     if not isinstance(model, CheckpointModel) or not is_hub_name(name := str(model.path)):
         return model
     try:
@@ -50,7 +50,7 @@ def _downloaded(model: ModelConfig) -> ModelConfig:
 
 
 def _own_template(folder: Path, model: LanguageModel, profile: Profile, name: str) -> dict[str, object]:
-    """The template in the folder, which is preferred to the profile's, as a setting; empty if there is none."""
+    """The setting `template` for the folder's template, which precedes the profile's; empty if the folder has none."""
     if profile.publisher_prompt is not None and model.template is None:
         bring_prompt(profile.publisher_prompt, folder, name)
     own = folder / TEMPLATE_FILE

@@ -15,7 +15,7 @@ from rerank.types import StrategyKind
 from rerank.util.validation import problems_of, suggestion
 from rerank.util.yaml_files import YamlFile, read_yaml
 
-#: The most models in a cascade; none may appear twice.
+#: A cascade has at most this many models, all different.
 _MAX_STAGES = 3
 
 
@@ -28,7 +28,7 @@ def load_config(
         path: the YAML file; None uses the defaults only.
         first_models: further models, in the form of the file, which precede the models of the file. Without models in
             the file they precede the default models and replace those with the same names.
-        overrides: settings that replace the file's, unless they are None; of a mapping, only the keys it has.
+        overrides: settings that replace the file's, unless they are None. A mapping replaces only the keys that it has.
 
     Raises:
         ConfigError: the file cannot be read, has a key twice, an unknown key or an invalid value; the message names its
@@ -60,7 +60,7 @@ def _settings(file: YamlFile | None) -> dict[str, object]:
 def _place(
     file: YamlFile | None, overrides: Mapping[str, object], first_models: int, location: Sequence[int | str]
 ) -> str:
-    """The place where the setting at a location was given: the file with its line, or the command line."""
+    """Where a setting comes from, for errors: the file with its line, or the command line."""
     match location:
         case ["models", int(number), *rest]:
             from_file = number >= first_models
@@ -74,7 +74,7 @@ def _place(
 
 
 def _check_names(config: ServiceConfig, place_of: Callable[[Sequence[int | str]], str]) -> None:
-    """Raises: ConfigError if models have no distinct names, or a setting names a model that there is not."""
+    """Raises: ConfigError if two models have the same name, or a setting names an unknown model."""
     names = [model.name for model in config.models]
     if not names or len(set(names)) != len(names):
         raise ConfigError(
@@ -94,7 +94,7 @@ def _check_names(config: ServiceConfig, place_of: Callable[[Sequence[int | str]]
 
 
 def preranker_problem(preranker: str, name: str, models: Mapping[str, ModelConfig]) -> str:
-    """Says why a model cannot be the preranker of the model `name`, with the way out; empty if it can.
+    """Why a model cannot be the preranker of the model `name`, and what to do; empty if it can.
 
     A preranker ranks by its default strategy, which may be a cascade of two models.
     """
@@ -112,7 +112,7 @@ def preranker_problem(preranker: str, name: str, models: Mapping[str, ModelConfi
 
 
 def _default_stages(name: str, models: Mapping[str, ModelConfig]) -> list[str]:
-    """The models of a model's default strategy, last stage first; none if they go round in a circle, or lack one."""
+    """The models of a model's default strategy, last stage first; empty if a preranker is missing or in a circle."""
     stages = [name]
     while models[stages[-1]].strategy is StrategyKind.CASCADE:
         preranker = models[stages[-1]].preranker
@@ -129,7 +129,7 @@ def _merged(given: object, override: object) -> object:
 
 
 def _further_models(settings: Mapping[str, object], first_models: Sequence[Mapping[str, object]]) -> Sequence[object]:
-    """The models of the file, or without any the default models with other names than `first_models`."""
+    """The models of the file; if it has none, the default models without those that `first_models` replace."""
     replaced = {model["name"] for model in first_models}
     models = settings.get("models", [model for model in BUNDLED_MODELS if model.name not in replaced])
     return models if isinstance(models, list | tuple) else [models]

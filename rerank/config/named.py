@@ -27,10 +27,10 @@ _MODELS, *_ = get_args(ModelConfig)
 _WITH_CHECKPOINT = sorted(
     get_args(model.model_fields["ranker"].annotation)[0] for model in get_args(_MODELS) if "path" in model.model_fields
 )
-#: Those whose checkpoint is any causal LM.
+#: Rankers whose checkpoint is a causal LM of any family.
 _CAUSAL_LM_RANKERS = ("first", "generation")
 _CAUSAL = "ForCausalLM"
-#: Every saved model has one of these.
+#: Every saved model has one of these files.
 _CONFIGS = ("config.json", ADAPTER_FILE)
 
 
@@ -40,13 +40,13 @@ def named_model(given: str) -> dict[str, object]:
     of a cross-encoder. A PATH is a folder, or ORGANISATION/MODEL on the hub, where @REVISION may follow; one that a
     profile lists has that profile. MODEL alone, if it is not bundled, is named `default`.
 
-    What the files of the checkpoint say is checked when the model is loaded, so that a damaged one keeps no other model
-    from being served. Of a model on the hub that no profile lists, the settings are downloaded here, and the weights
-    by `rerank.config.hub_models`.
+    The files of the checkpoint are checked when the model is loaded, so that other models can be served although one is
+    damaged. If no profile lists a model on the hub, its settings are downloaded here; `rerank.config.hub_models`
+    downloads the weights.
 
     Raises:
-        ConfigError: the text is not of these forms, there is no checkpoint in the folder, or it has no manifest and how
-            it ranks is not said.
+        ConfigError: the text has none of these forms, there is no checkpoint in the folder, or neither the text nor a
+            manifest says how the model ranks.
     """
     name, _, model = given.partition("=")
     if not model and name in BUNDLED:
@@ -68,7 +68,7 @@ def config_of_model(given: str) -> ServiceConfig:
         given: MODEL as in `named_model`, with or without NAME= before it.
 
     Raises:
-        ConfigError: it is not one of these.
+        ConfigError: there is no such model.
     """
     name, _, model = given.partition("=")
     if not model or not re.fullmatch(r"[\w.-]+", name) or Path(given).exists():  # a path may contain "="
@@ -95,8 +95,8 @@ def _model(model: str, name: str, given: str, form: str) -> dict[str, object]:
     """The settings of the model with this name.
 
     Args:
-        given: the beginning of an error, which says how the model was given.
-        form: what precedes MODEL where it was given.
+        given: the beginning of errors, such as "--model NAME=MODEL: ".
+        form: the text before MODEL in the argument, such as "NAME=".
     """
     if (bundled := BUNDLED.get(model)) is not None:
         return bundled.model_dump(exclude_unset=True) | {"name": name, "load": "start"}
@@ -128,7 +128,7 @@ def _model(model: str, name: str, given: str, form: str) -> dict[str, object]:
 
 
 def _on_hub(model: str, name: str, given: str, form: str) -> dict[str, object]:
-    """See `_model`, of a model on the hub: by the profile that lists it, or by its settings, which are downloaded."""
+    """The settings of a model on the hub, see `_model`: from its profile, or from its files, which are downloaded."""
     if (kind := profiles.of_checkpoint(repository_of(model))) is not None:
         return _model(f"{kind}:{model}", name, given, form)
     try:
@@ -142,7 +142,7 @@ def _on_hub(model: str, name: str, given: str, form: str) -> dict[str, object]:
 
 
 def _profile_of(folder: Path) -> str | None:
-    """The profile of a published model by the name of its folder, unless its files say how it scores."""
+    """The profile of a published model by its folder's name; None if the model's files say how it scores."""
     if any((folder / file).is_file() for file in (MANIFEST_FILE, "modules.json")):
         return None
     try:
@@ -155,7 +155,7 @@ def _profile_of(folder: Path) -> str | None:
 
 
 def _ranker_of_files(folder: Path) -> str | None:
-    """The ranker of a model whose files name it; None for any other, or a folder whose files cannot be read."""
+    """The ranker that the files of a model name; None if they name none, or cannot be read."""
     try:
         return "late-interaction" if is_late_interaction(folder) else None
     except CheckpointError:
@@ -163,7 +163,7 @@ def _ranker_of_files(folder: Path) -> str | None:
 
 
 def _may_be_cross_encoder(folder: Path) -> bool:
-    """True also for a folder whose files cannot be read, unless it has a manifest: its loader then says why."""
+    """True for a cross-encoder, and for a folder without a manifest whose files cannot be read: the loader says why."""
     try:
         return is_cross_encoder(folder)
     except CheckpointError:
@@ -179,7 +179,7 @@ def _check_exists(path: Path, given: str) -> None:
 
 
 def _check_is_checkpoint(path: Path, given: str) -> None:
-    """Raises: ConfigError if there is nothing, or a folder that no model was saved in."""
+    """Raises: ConfigError if the folder does not exist, or has no model."""
     _check_exists(path, given)
     if path.is_dir() and not any((path / file).is_file() for file in _CONFIGS):
         result = path / RESULT_FOLDER
@@ -191,7 +191,7 @@ def _check_is_checkpoint(path: Path, given: str) -> None:
 
 
 def _way_out(folder: Path, form: str) -> str:
-    """Names the profiles and rankers that fit the config.json of a folder, for the end of an error."""
+    """What to write instead, for the end of an error: the profiles and rankers that fit a folder's config.json."""
     try:
         config = read_settings(folder / "config.json")
     except CheckpointError:

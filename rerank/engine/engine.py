@@ -58,7 +58,7 @@ class Engine:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Lets the running batches finish; queued work fails with ShuttingDown."""
+        """Waits for the running batches; queued work fails with ShuttingDown."""
         for model in self._models.values():
             model.refuse_new_work()
         await asyncio.gather(*(model.close() for model in self._models.values()))

@@ -1,4 +1,4 @@
-"""A request in the engine: its options, what it costs, what of it waits in the queues, and what was done for it."""
+"""A request in the engine: its options, its cost, the state of its ranking, and the work done so far."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rerank.errors import RankerFailure
 from rerank.rankers.base import RankerInfo
 from rerank.types import Passage, PreparedTexts, Query, RankOptions, Window, WindowRanking, WindowTrace
 
-#: The least that a window counts, as scheduling, encoding and reporting it take time.
+#: A window counts as at least this many tokens, because scheduling, encoding and reporting it take time.
 MIN_WINDOW_TOKENS = 16
 
 
@@ -31,7 +31,7 @@ class Phase(Enum):
 class ModelPhase(NamedTuple):
     """One phase of the work for one model.
 
-    Its work is counted in tokens: positions of the model's input for RANK; for PREPARE, an estimate from the length of
+    The work is measured in tokens: for RANK positions of the model's input, for PREPARE an estimate by the length of
     the texts.
     """
 
@@ -53,14 +53,13 @@ class ModelCost:
     """The tokens of a request for one model: estimated from its texts, and measured as its windows are encoded.
 
     Attributes:
-        query: to prepare the query.
-        passages: to prepare each candidate; 1 where nothing is to be computed.
-        prepare: to prepare the query and all candidates.
-        bounds: on the number of windows.
+        query: tokens to prepare the query.
+        passages: tokens to prepare each candidate; 1 for a candidate without anything to compute.
+        prepare: tokens to prepare the query and all candidates.
+        bounds: bounds on the number of windows.
         windows: the expected number of windows.
-        rank: positions of the model's input that remain, with those that are running, as estimated before any window
-            is encoded.
-        encoded, encoded_tokens: the windows that were encoded so far, and their tokens.
+        rank: tokens of all windows, as estimated before any window is encoded.
+        encoded, encoded_tokens: the number of windows encoded so far, and their tokens.
     """
 
     query: int
@@ -95,9 +94,9 @@ class ModelCost:
         return cls(query_tokens, prepared, query_tokens + sum(prepared), bounds, windows, windows * each)
 
     def add_windows(self, windows: int, tokens: int) -> float:
-        """Counts windows that were encoded and are ranked next; returns what remains with them.
+        """Counts windows that were encoded and are ranked next; returns the tokens that remain, with these windows.
 
-        Later windows are expected to be like the average of those encoded so far.
+        Later windows are expected to be like the average of the windows encoded so far.
         """
         self.encoded += windows
         self.encoded_tokens += tokens
@@ -109,26 +108,26 @@ class Request:
     """A request in the engine, which runs it once at a time.
 
     Attributes:
-        stages: one, or up to three of a cascade; the last one has the request's own model. Once the request has begun,
-            they are without a weight of the first stage that cannot count.
-        strategy: the stages in words, as they run.
-        warnings: why such weights cannot count.
+        stages: one stage, or up to three of a cascade; the last one has the request's own model. `begin` removes
+            weights of the first stage that cannot have an effect.
+        strategy: the description of the stages.
+        warnings: why weights were removed.
         usage: the shared resources that the call uses; the engine counts the request's tokens in it.
-        options: of the answer; what they say about the model and its strategy is in `stages`.
-        deadline_s: on the event loop's clock; infinite without one.
-        remaining: estimated tokens that remain in each phase, including those that are running.
-        tags: in each phase where a part of it has run, the tag of its caller since then, see FairQueue.
-        tokens_before: in each phase, the tokens that had run there when the request was first queued.
-        costs: by model.
+        options: the options of the answer. Those on the model and its strategy are not read, because `stages` has them.
+        deadline_s: time on the event loop's clock; infinite without a deadline.
+        remaining: phase → estimated tokens that remain, including those that are running.
+        tags: phase → the caller's tag when a part of the request last began to run, see FairQueue.
+        tokens_before: phase → the tokens that had run there when the request was first queued.
+        costs: model → cost.
         info: the ranker of the request's own model.
-        order: the positions that are ranked, in the best order so far.
+        order: positions of the candidates in the best order so far, without `blank`.
         blank: positions of the passages without a text, which no model reads; they come last.
-        prepared: position → the passage as the model of the current stage reads it; so is `prepared_query`.
-        read: positions of the passages that were read by a model that reads passages.
-        unanswered: number of windows that kept their order, because the model did not end its thinking.
-        last: the ranking of the latest window, with what the first stage counts.
-        weight: how much the first stage counts in the first window.
-        last_weight: how much the first stage, or the preranker, counts in the latest window.
+        prepared: position → the prepared passage, for the model of the current stage; `prepared_query` likewise.
+        read: positions of the passages that a model has read.
+        unanswered: number of windows that kept their order because the model did not end its reasoning.
+        last: the ranking of the latest window, after the scores of the first stage were added.
+        weight: weight of the first stage in the first window.
+        last_weight: weight of the first stage, or of the preranker, in the latest window.
     """
 
     query: Query
@@ -170,17 +169,18 @@ class Request:
 
     @property
     def window_bounds(self) -> Cost:
-        """The least and the most windows of all stages."""
+        """Bounds on the number of windows of all stages."""
         fewest = most = 0
         for cost in self.costs.values():
             fewest, most = fewest + cost.bounds.min_windows, most + cost.bounds.max_windows
         return Cost(fewest, most)
 
     def begin(self, infos: Mapping[str, RankerInfo]) -> None:
-        """Estimates the work, and sets passages without a text apart, unless all are so or every model takes them.
+        """Estimates the work, and moves passages without a text to `blank`, unless all models read them or no passage
+        has a text.
 
         Args:
-            infos: of the rankers by model.
+            infos: model → description of its ranker.
         """
         if self.costs:
             raise RankerFailure("the engine ran this request before; this is a bug")
@@ -211,10 +211,10 @@ class Request:
         self.prepared, self.prepared_query = {}, self.query
 
     def next_round(self, rankings: Sequence[WindowRanking] | None = None) -> Round | None:
-        """Goes on with the stage; None if its order is known.
+        """The next round of the stage; None if the stage has ended.
 
         Args:
-            rankings: one per window of the round before; None: it is the first one.
+            rankings: one per window of the round before; None before the first round.
         """
         try:
             round_ = next(self._schedule) if rankings is None else self._schedule.send(rankings)
@@ -227,7 +227,7 @@ class Request:
     def add_prepared(
         self, positions: Sequence[int], prepared: PreparedTexts, queue_ms: float, prepare_ms: float
     ) -> None:
-        """Adds the passages at these positions and the query as the model of the stage reads them, and their times."""
+        """Adds prepared passages, for these positions, the prepared query, and the times of the batch."""
         self.prepared.update(zip(positions, prepared.passages, strict=True))
         self.prepared_query = prepared.query
         self.truncated_doc_ids.update(prepared.truncated_doc_ids)
@@ -236,7 +236,7 @@ class Request:
         self.prepare_ms += prepare_ms
 
     def window(self, round_: Round, positions: Positions, query: Query, prepared: Mapping[int, Passage]) -> Window:
-        """Makes a window of the stage, of the query and the passages as its model reads them."""
+        """A window of the stage, with prepared query and passages."""
         stage, passages = self._stage, tuple(map(prepared.__getitem__, positions))
         is_last = round_.is_final and stage.model == self.stages[-1].model
         top_n = self.options.top_n if is_last and self.options.top_n < len(positions) else 0
@@ -244,9 +244,9 @@ class Request:
         return Window(query, passages, top_n, scores_before, stage.weight)
 
     def _scores_before(self, positions: Positions) -> Sequence[float]:
-        """Returns the scores of the first stage or the preranker before a stage.
+        """The scores of the first stage, or of the preranker, which are added to the stage's.
 
-        A preranker counts by reciprocal ranks if its last window did not hold all these passages.
+        If the preranker's last window did not hold all these passages, these are reciprocal ranks.
         """
         if self.last is None:
             return first_stage_scores([self.candidates[position].score for position in positions])
@@ -261,7 +261,7 @@ class Request:
         self.remaining[ModelPhase(Phase.RANK, model)] = self.costs[model].add_windows(windows, tokens)
 
     def add_round(self, round_: Round, ranked: Sequence[RankedWindow]) -> list[WindowRanking]:
-        """Adds a round of the stage, and returns its rankings, with what the first stage and words count in them.
+        """Adds a round of the stage; returns its rankings, to which the scores of the first stage and BM25 were added.
 
         The windows waited and ran concurrently, so the round took as long as the slowest of them.
         """

@@ -1,4 +1,4 @@
-"""Scheduler: the queue of one phase of a model's work, and the batches of it that run, here or on a server."""
+"""Scheduler: the queue of one phase of a model's work, and its running batches, in this process or on a server."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: A batch that takes longer than this, and than this multiple of the expected time, is taken to hang; and how long it
-#: may take if no time is expected.
-_LIMIT_S, _SLOWDOWN, _UNKNOWN_LIMIT_S = 60.0, 20, 600.0
-#: How long running batches may take when the engine closes.
+#: A batch counts as hanging if it takes longer than this, and longer than `_SLOWDOWN` times the expected time.
+_LIMIT_S, _SLOWDOWN = 60.0, 20
+#: The same before the model's rate is known.
+_UNKNOWN_LIMIT_S = 600.0
+#: The most seconds that running batches may take when the engine closes.
 _CLOSE_S = 5.0
 #: A rate is an average over about this many of the latest seconds of work.
 _AVERAGED_S = 2.0
@@ -39,11 +40,11 @@ class TimedResult(NamedTuple, Generic[R]):
 
 @dataclass(frozen=True, eq=False)
 class Work(Generic[T, R]):
-    """A part of a request's work, such as one window, and the future of its result."""
+    """A piece of a request's work, such as one window, and the future of its result."""
 
     input: T
     request: Request
-    #: Its share of a batch's `max_batch_tokens`, 1 or more.
+    #: What it adds to the tokens of a batch, at least 1.
     tokens: int
     future: asyncio.Future[TimedResult[R]]
     submitted_s: float
@@ -71,10 +72,10 @@ class Observers:
 
 
 class Rate:
-    """Tokens per second of all batches together while any of them runs. Sizes slices, hang limits and retry times.
+    """Tokens per second of all batches together while any of them runs. Slices, time limits and retry times follow it.
 
-    A batch counts by its duration: small ones, whose time is mostly a fixed cost, and those without anything to compute
-    hardly change the rate of large ones.
+    A batch has the weight of its duration, so that small batches, whose time is mostly a fixed cost, and batches
+    without anything to compute hardly change the rate.
 
     Attributes:
         is_warm: a batch has run.
@@ -84,11 +85,11 @@ class Rate:
     def __init__(self) -> None:
         self.is_warm = False
         self.tokens_per_s: float | None = None
-        #: Of the latest batches; earlier ones count less and less.
+        #: Decaying sums over the latest batches.
         self._tokens, self._seconds = 0.0, 0.0
 
     def observe(self, tokens: float, seconds: float) -> None:
-        """Records a batch. The first one warms the model up and is not counted."""
+        """Records a batch. The first batch is not counted, because it warms the model up."""
         if not self.is_warm:
             self.is_warm = True
             return
@@ -98,7 +99,7 @@ class Rate:
 
 
 class Scheduler(Generic[T, R]):
-    """Takes batches from a fair queue and runs them; all on the event loop.
+    """Takes batches from a fair queue and runs them. Its methods are called on the event loop.
 
     If the model can be preempted, a short request runs in the middle of a long batch:
 
@@ -109,13 +110,13 @@ class Scheduler(Generic[T, R]):
         B is answered                           ←      layer 3 of A
 
     Args:
-        phase: of all its work.
+        phase: the phase of all its work.
         run_batch: runs a batch on a thread, or on a server.
-        observers: called with its work.
+        observers: called with finished batches and results.
         max_batch_tokens: see FairQueue.
         max_in_flight: the most batches at a time.
-        can_preempt: a batch that is given to `run_batch` meanwhile runs in the middle of the one that runs.
-        can_cancel: a batch ends if nobody waits for its results any more.
+        can_preempt: whether a batch that is passed to `run_batch` can run in the middle of a running batch.
+        can_cancel: whether a running batch is cancelled when the requests of all its work have ended.
     """
 
     def __init__(
@@ -132,25 +133,25 @@ class Scheduler(Generic[T, R]):
         self._run_batch, self._observers, self._max_in_flight = run_batch, observers, max_in_flight
         self._can_preempt, self._can_cancel = can_preempt, can_cancel
         self._queue: FairQueue[Work[T, R]] = FairQueue(phase, max_batch_tokens)
-        #: Each runs one batch after the other.
+        #: Task → its running batch. A task runs one batch after the other.
         self._tasks: dict[asyncio.Task[None], Sequence[Work[T, R]]] = {}
         self._running: list[Sequence[Work[T, R]]] = []
-        #: Tokens that have run in the middle of the first of the running batches.
+        #: Tokens that have preempted the first of the running batches.
         self._preempted_tokens = 0
         self._closed = False
-        #: Its rate, of the time before `_rated_until_s`.
+        #: The rate, which counts batches up to the time `_rated_until_s`.
         self.rate, self._rated_until_s = Rate(), 0.0
 
     def __len__(self) -> int:
-        """The number of parts of work in the queue."""
+        """The number of pieces of work in the queue."""
         return len(self._queue)
 
     def refuse_new_work(self) -> None:
-        """From now on no work is accepted, and no batch begins."""
+        """Makes new work fail with ShuttingDown, and begins no further batch."""
         self._closed = True
 
     async def close(self) -> None:
-        """Lets the running batches finish; queued work fails with ShuttingDown."""
+        """Waits for the running batches; queued work fails with ShuttingDown."""
         self.refuse_new_work()
         if self._tasks:
             await asyncio.wait({*self._tasks}, timeout=_CLOSE_S)
@@ -161,12 +162,12 @@ class Scheduler(Generic[T, R]):
                 work.fail(shutting_down())
 
     async def run(self, request: Request, inputs: Sequence[T], tokens: Sequence[int]) -> list[TimedResult[R]]:
-        """Runs parts of a request and returns their results; `tokens[i]` is the size of part i.
+        """Runs pieces of work of a request, and returns their results; `tokens[i]` is the size of `inputs[i]`.
 
-        At most one such call per request runs at a time. If the caller is cancelled or a part fails, those that have
+        At most one such call per request runs at a time. If the caller is cancelled or a piece fails, pieces that have
         not started do not run.
 
-        Raises: ShuttingDown; what the work raised, but RankerFailure for what is not a RerankError.
+        Raises: ShuttingDown; a RerankError that the work raised; RankerFailure for any other exception.
         """
         if self._closed:
             raise shutting_down()
@@ -192,7 +193,7 @@ class Scheduler(Generic[T, R]):
         return results
 
     def _start_task(self, ended: asyncio.Task[None] | None = None) -> None:
-        """Starts a task for new work. Its first batch holds all that comes in this turn of the event loop."""
+        """Starts a task for new work. Its first batch has all work that comes in this iteration of the event loop."""
         if ended is not None:
             del self._tasks[ended]
         if not self._closed and len(self._queue) and len(self._tasks) < self._max_in_flight + self._can_preempt:
@@ -217,7 +218,7 @@ class Scheduler(Generic[T, R]):
                 self._preempted_tokens = 0 if is_first else self._preempted_tokens + sum(work.tokens for work in batch)
 
     def _next_batch(self) -> Sequence[Work[T, R]]:
-        """Takes the next batch; none while it would be one too many that runs."""
+        """Takes the next batch from the queue; empty while the most batches run."""
         running = self._running
         if self._closed or len(running) > self._max_in_flight:
             return ()
@@ -226,7 +227,7 @@ class Scheduler(Generic[T, R]):
         return self._queue.next_batch()
 
     async def _run(self, batch: Sequence[Work[T, R]], is_warm: bool) -> None:
-        """Runs a batch. If it fails, its parts run one by one, so that a failure affects one request only."""
+        """Runs a batch. If it fails, its pieces run one by one, so that only one request fails."""
         inputs, tokens = list[T](), 0
         for work in batch:
             inputs.append(work.input)
@@ -257,7 +258,7 @@ class Scheduler(Generic[T, R]):
                 await self._run([work], is_warm)
 
     def _halve_max_batch_tokens(self, batch: Sequence[Work[T, R]]) -> None:
-        """Limits the batches to half of the one that ran out of memory."""
+        """Limits batches to half of the tokens of a batch that ran out of memory."""
         tokens = sum(work.tokens for work in batch)
         self._queue.max_batch_tokens = limit = max(1, min(self._queue.max_batch_tokens, tokens) // 2)
         phase, model = self.phase
@@ -302,5 +303,5 @@ class Scheduler(Generic[T, R]):
 
 
 def reason_of(error: Exception) -> str:
-    """Says why work failed: the message of a RankerFailure; any other exception is our bug."""
+    """Why work failed: the message of a RankerFailure; any other exception is a bug."""
     return str(error) if isinstance(error, RankerFailure) else f"{error!r}; this is a bug"

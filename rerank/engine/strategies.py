@@ -166,7 +166,7 @@ class TopDown(_Windowed):
         return Cost(fewest, windows + min(n, 1))
 
     def _windows_per_pass(self, n: int) -> int:
-        """Counts the first window of n candidates, and those that compare the others with its pivot."""
+        """The number of windows over n candidates: the first one, and those that compare the others with its pivot."""
         return 1 - (self.window_size - n) // (self.window_size - 1)
 
     def __str__(self) -> str:
@@ -174,7 +174,7 @@ class TopDown(_Windowed):
 
 
 def strategy_of(kind: StrategyKind, window_size: int, stride: int) -> Strategy:
-    """Makes the strategy of this kind; a cascade reads the preranker's best passages in one window."""
+    """The strategy of this kind. The last stage of a cascade reads the preranker's best passages in one window."""
     match kind:
         case StrategyKind.SINGLE | StrategyKind.CASCADE:
             return Single(window_size)
@@ -197,8 +197,8 @@ class RankStage:
     then the request's model orders the top window, which is the strategy Single.
 
     Attributes:
-        weight: of the scores before the stage, of the first stage or the preranker, see `rerank.engine.scores`. 0:
-            none; a kind: the model finds the weight by the list.
+        weight: weight of the scores that are added to the stage's: those of the first stage or the preranker, see
+            `rerank.engine.scores`. 0: none are added; a kind: the model derives the weight from the list.
         has_scores: whether the model scores passages, so that other scores can be added.
     """
 
@@ -208,7 +208,7 @@ class RankStage:
     has_scores: bool = True
 
     def warning(self, n: int) -> str:
-        """Says why the weight cannot count in the order of n candidates; empty if it can, or is 0."""
+        """Why the weight has no effect on the order of n candidates; empty if it has one, or is 0."""
         if not self.weight:
             return ""
         left_out, windows = f"{_as_text(self.weight)} is left out", self.strategy.cost(n).max_windows
@@ -222,7 +222,7 @@ class RankStage:
         )
 
 
-#: The stages of a request: one, and before it in a cascade the preranker's stages.
+#: The stages of a request: one stage; in a cascade after the preranker's stages.
 Stages: TypeAlias = tuple[RankStage, ...]
 
 

@@ -1,6 +1,6 @@
-"""Connections to servers whose bytes the event loop parses: in small pieces, and not more than an answer has.
+"""Connections to servers that are read in small pieces, and not beyond the size of an answer.
 
-A library reads 64 KiB at once and parses all of it before anything else runs, also what it drops: 2,600 times
+The HTTP library reads 64 KiB at once and parses all of it before anything else runs on the event loop: 2,600 times
 "100 Continue" take a tenth of a second.
 """
 
@@ -11,8 +11,10 @@ from typing import Any, cast
 import httpcore2
 import httpx2
 
-#: Bytes in front of the body: the interim answers, the status and the headers. They are read in pieces.
-_HEAD_BYTES, _PIECE_BYTES = 64 * 1024, 4096
+#: The most bytes before the body of an answer: interim answers, status and headers.
+_HEAD_BYTES = 64 * 1024
+#: They are read in pieces of this size.
+_PIECE_BYTES = 4096
 
 
 class TooMuch(Exception):
@@ -20,9 +22,9 @@ class TooMuch(Exception):
 
 
 class BoundedStream(httpcore2.AsyncNetworkStream):
-    """A connection that bounds what it reads before the body of an answer, and reads it in small pieces.
+    """A connection that bounds the bytes before the body of an answer, and reads them in small pieces.
 
-    Whatever is written to the connection begins another answer.
+    Each write to the connection begins another answer.
 
     Args:
         stream: the connection.
@@ -33,7 +35,7 @@ class BoundedStream(httpcore2.AsyncNetworkStream):
         self._left, self._piece = _HEAD_BYTES, _PIECE_BYTES
 
     def begin_body(self, most_bytes: int) -> None:
-        """Lets a body of this size follow, as it is sent, with its chunks."""
+        """Allows a body of at most this size to be read. The framing of chunks counts, too."""
         self._left, self._piece = most_bytes, _HEAD_BYTES
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
@@ -72,7 +74,7 @@ class _BoundedBackend(httpcore2.AsyncNetworkBackend):
 
 
 def bound_connections(client: httpx2.AsyncClient) -> None:
-    """Makes the connections of a client BoundedStreams, also those to proxies."""
+    """Makes a client open BoundedStreams only, also to proxies."""
     for transport in (client._transport, *client._mounts.values()):
         if transport is not None:
             pool = cast(Any, transport)._pool

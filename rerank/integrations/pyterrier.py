@@ -27,10 +27,10 @@ _Options: TypeAlias = dict[str, Any]
 _List: TypeAlias = tuple[str, list[Passage]]
 #: The positions of a query's rows, best first, a score for each, and the execution columns.
 _Ranked: TypeAlias = tuple[list[int], list[float], dict[str, Any]]
-#: Ranks lists with these options, with a progress bar if it is wanted.
+#: (lists, options, whether to show a progress bar) → the ranking of each list.
 _Rank: TypeAlias = Callable[[list[_List], _Options, bool], Iterator[_Ranked]]
 
-#: Column → its type: what ran for the query of the row.
+#: Column with facts about the ranking of the row's query → its type.
 EXECUTION_COLUMNS = {
     "rerank_model": "object",
     "rerank_completeness": "object",
@@ -100,7 +100,7 @@ class RerankTransformer(pt.Transformer):  # type: ignore[misc]  # its types are 
 
 
 def _first_stage_order(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a query, best first, if a column says what is best."""
+    """The rows of a query, best first, if it has a column `rank` or `score`; otherwise as they are."""
     if "rank" in rows.columns:
         return rows.sort_values("rank", kind="stable")
     return rows.sort_values("score", ascending=False, kind="stable") if "score" in rows.columns else rows

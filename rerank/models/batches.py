@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-#: Tokens that an encoder reads together, with padding. On a CPU more gain nothing, and need more memory.
+#: Tokens of an encoder's batch, with padding. On a CPU larger batches are not faster, and need more memory.
 CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 1024, 16_384
 #: Lengths on a GPU are multiples of this: its matrix products compute 128 rows at a time anyway. 387 windows of DL 2019
 #: have 315 lengths, or 13 padded ones with 3.6 % more tokens (`scripts.bench --only shapes`).
@@ -12,7 +12,7 @@ _GPU_LENGTH_MULTIPLE = 128
 
 
 def batch_tokens(device_type: str) -> int:
-    """Returns the number of tokens that an encoder reads together on a device, with padding."""
+    """Returns the number of tokens of an encoder's batch on a device, with padding."""
     return CPU_BATCH_TOKENS if device_type == "cpu" else GPU_BATCH_TOKENS
 
 
@@ -31,7 +31,7 @@ def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[lis
 
 
 def batches_of_equal_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Yields batches of 1, 2, 4, 8, … sequences of one length, so that few shapes occur, and nothing more is padded."""
+    """Yields batches of 1, 2, 4, 8, … sequences of equal length, so that few shapes occur without any padding."""
     by_length: dict[int, list[int]] = {}
     for row, length in enumerate(lengths):
         by_length.setdefault(length, []).append(row)

@@ -49,14 +49,14 @@ class DecodeState:
         self._keep([step(batch) for step, batch in zip(self._steps, batches, strict=True)])
 
     def _keep(self, outputs: Sequence[torch.Tensor]) -> None:
-        """Puts the outputs of the groups into the order of the sequences."""
+        """Sets `outputs` from the outputs of the groups, in the order of the sequences."""
         found = torch.cat(list(outputs))
         self.outputs = torch.empty_like(found)
         self.outputs[self._rows] = found
 
 
 class UncachedDecodeState:
-    """The same, but plainly: each sequence is read alone, and again as a whole at each step. The self-test needs it."""
+    """A DecodeState without batches or cache: each step reads each sequence again. The self-test compares with it."""
 
     def __init__(self, model: Callable[..., Any], sequences: Sequence[torch.Tensor], _steps: int) -> None:
         self._model, self._sequences = model, list(sequences)

@@ -44,19 +44,22 @@ from rerank.prompting.tokens import beginning, first_tokens
 from rerank.types import Matrix, Passage, Precision, Query
 from rerank.util.combining import nfc
 
-#: A text to count the tokens that the model writes around each text.
+#: A text by which the tokens are counted that the model adds to each text.
 _PROBE = "word"
-#: Tokens of the texts that measure the memory of a batch on a GPU, and the most of one text.
-_MEASURED_TOKENS, _MEASURED_TEXT_TOKENS = 2048, 512
+#: Tokens of the batch by which the memory of batches on a GPU is measured.
+_MEASURED_TOKENS = 2048
+#: The most tokens of a text in that batch.
+_MEASURED_TEXT_TOKENS = 512
 
 
 @dataclass(frozen=True, slots=True)
 class _TextKind:
-    """The prompt of queries, or of passages, and the room that it leaves for a text.
+    """The prompt of queries, or of passages, and the tokens that it leaves for a text.
 
     Attributes:
-        prompt: the text in front.
-        prefix: the same, where tokens may span prompt and text; empty where a chat template puts them together.
+        prompt: the text before each query or passage.
+        prefix: the prompt if it is put directly before the text, so that tokens may span both; empty with a chat
+            template.
         prefix_tokens: the length of `prefix`.
         max_text_tokens: the most tokens of a text, without the prompt, special tokens and chat markup.
     """
@@ -76,18 +79,18 @@ class Encoder:
         encoder: its settings, or its name: a folder, or a model on the Hugging Face hub. The default model is read
             from the package of the extra `offline` if that is installed: the same weights without a download.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
-        vector_cache_bytes: bound on the memory of `vector_cache`; 0: it stays empty.
+        vector_cache_bytes: size limit of `vector_cache`; 0: no cache.
 
     Attributes:
-        vector_cache: vectors of passages that this encoder's users kept for later requests.
-        relevance: gives the relevance of passages by their cosines; None: it was not fitted for this encoder.
-        names: a checkpoint may refer to the encoder by any of them: its name, and of a folder its last part and the
-            name in its config.json.
+        vector_cache: vectors of passages of earlier requests.
+        relevance: the curve that gives the relevance of passages by their cosines; None if none was fitted.
+        names: names by which a checkpoint may refer to the encoder: its name; for a folder also the folder's last part
+            and the name in config.json.
 
     Raises:
         ConfigError: the model cannot be found or downloaded, or the default model's weights are not the published
             ones.
-        CheckpointError: the model cannot be loaded whole, or only with code from its folder.
+        CheckpointError: the model is incomplete, damaged, or needs code from its folder.
     """
 
     def __init__(
@@ -120,7 +123,7 @@ class Encoder:
             if self.id.max_tokens < 1:
                 raise CheckpointError(f"encoder {folder} reads {self.id.max_tokens} tokens; correct max_seq_length")
             self._batch_tokens = batch_tokens(self.device.type)
-            # A batch of a large model takes a tenth of a second, which texts need not wait for.
+            # Counting tokens need not wait for a batch, which takes a tenth of a second in a large model.
             self._stream = torch.cuda.Stream(self.device, priority=-1) if self.device.type == "cuda" else None
             self._queries = self._kind_of("query", prompts.query)
             self._passages = self._kind_of("document", prompts.document)
@@ -153,15 +156,15 @@ class Encoder:
         return _TextKind(prompt, prefix, prefix_tokens, limit - around)
 
     def limited(self, max_tokens: int) -> Encoder:
-        """Returns an encoder with the same weights that reads at most `max_tokens` tokens; itself if it reads no more.
+        """Returns an encoder with the same weights that reads at most `max_tokens` tokens; self if it reads no more.
 
-        Its vectors of long texts differ, so they have a cache of their own.
+        It has another vector cache, because its vectors of long texts differ.
 
         Args:
-            max_tokens: with the prompt and special tokens.
+            max_tokens: limit on the tokens of a text with prompt and special tokens.
 
         Raises:
-            CheckpointError: they leave no token for a text.
+            CheckpointError: prompt and special tokens leave no token for a text.
         """
         if max_tokens >= self.id.max_tokens:
             return self
@@ -176,13 +179,13 @@ class Encoder:
         return other
 
     def without_longer_vector(self, passage: Passage) -> Passage:
-        """Returns the passage without a vector that was made of more of its text than this encoder reads."""
+        """Returns the passage; without its vector if that was made from more of the text than this encoder reads."""
         if passage.vector is None or self._fits(passage.text, self._passages):
             return passage
         return replace(passage, vector=None, vector_truncated=False)
 
     def _fits(self, text: str, kind: _TextKind) -> bool:
-        """Returns True if the whole text is read. A token has a character at least."""
+        """Returns True if the whole text is read. Counts tokens only if there are too many characters."""
         if len(text) <= kind.max_text_tokens:
             return True
         return self._text_tokens([self._beginning(text, kind)], kind)[0] <= kind.max_text_tokens
@@ -224,7 +227,7 @@ class Encoder:
 
         Args:
             texts: what to encode.
-            dtype: of the matrix products, see `pick_dtype`; vectors of different dtypes may be compared.
+            dtype: number format of the matrix products, see `pick_dtype`; vectors of different formats are comparable.
         """
         return self._encode(texts, self._passages, self.pick_dtype(dtype))[0]
 
@@ -234,9 +237,9 @@ class Encoder:
         return vectors, [tokens > self.max_text_tokens for tokens in counts]
 
     def _encode(self, texts: Sequence[str], kind: _TextKind, dtype: Precision) -> tuple[Matrix, list[int]]:
-        """Encodes equal texts once, and reads no more than the beginning of a long one.
+        """Encodes equal texts once, and only the beginnings of long texts.
 
-        Returns the vectors, and the tokens of each text, more than are read if it is long.
+        Returns the (N, D) vectors, and the number of tokens of each text; for a cut text it exceeds the limit.
         """
         distinct = list(dict.fromkeys(texts))
         read = [self._beginning(nfc(text), kind) for text in distinct]
@@ -263,7 +266,7 @@ class Encoder:
         return vectors[rows], [counts[one] for one in rows]
 
     def with_vectors(self, passages: Sequence[Passage], dtype: Precision = "float32") -> list[Passage]:
-        """Returns the passages with vectors: a passage without one gets one, which is kept for later requests."""
+        """Returns the passages with vectors. Missing vectors are computed, and cached for later requests."""
         encoded, missing = list(passages), [row for row, passage in enumerate(passages) if passage.vector is None]
         texts, limit = [passages[row].text for row in missing], self.max_text_tokens
         found = self._encode(texts, self._passages, self.pick_dtype(dtype))
@@ -297,7 +300,7 @@ class Encoder:
 
     @property
     def ends_with_pooling(self) -> bool:
-        """True if the pooled states are the vectors, up to their length."""
+        """True if the model does nothing after pooling except for scaling vectors to unit length."""
         modules = [type(module) for module in self._model]
         return modules[1:] in ([modules_of.Pooling], [modules_of.Pooling, modules_of.Normalize])
 
@@ -350,6 +353,6 @@ class Encoder:
 
     @cached_property
     def _splitter(self) -> Tokenizer:
-        """A tokenizer that nothing changes, so that threads may share it."""
+        """A tokenizer for token offsets. Its settings never change, so threads may share it."""
         with self._lock:
             return backend_tokenizer_of(self._model.tokenizer)

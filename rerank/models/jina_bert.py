@@ -118,7 +118,7 @@ class JinaBertModel(PreTrainedModel):
 
 
 class JinaBertForSequenceClassification(PreTrainedModel):
-    """(B, T) token ids → (B, labels) scores by the state of the first token, as jina-reranker-v1 has it."""
+    """(B, T) token ids → (B, labels) scores by the state of the first token, as in jina-reranker-v1."""
 
     config_class = JinaBertConfig
     base_model_prefix = "bert"

@@ -1,4 +1,4 @@
-"""Linear layers that compute faster: by oneDNN with reordered weights on a CPU, in float8 on a GPU that has it."""
+"""Faster linear layers: by oneDNN with reordered weights on a CPU, in float8 on a GPU that supports it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from transformers import PreTrainedModel
 
 from rerank.errors import ConfigError
 
-#: oneDNN and torch each keep what they computed for the last 1,024 shapes, some megabytes for each: 1.5 GB after 300
-#: requests of varied lengths. The layers of a model share a few shapes. Read at the first computation.
+#: oneDNN and torch each cache something for the last 1,024 shapes, some megabytes a shape: 1.5 GB after 300 requests of
+#: various lengths. The layers of a model need few shapes. The variables are read at the first computation.
 for _variable in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
     os.environ.setdefault(_variable, "16")
 
-#: The modules of a layer whose linear layers are changed, of decoders, ModernBERT and BERT's family. In other modules,
-#: something else may read a linear layer's weights.
+#: Modules of a transformer's layer (in decoders, ModernBERT and BERT's family) whose linear layers are replaced. In
+#: other modules, other code may read the weights directly.
 _MODULES = ("self_attn", "mlp", "attn", "attention", "intermediate", "output")
-#: Linear layers of DeBERTa that are read by their weights.
+#: Linear layers of DeBERTa whose weights other code reads directly.
 _READ_BY_WEIGHTS = ("in_proj",)
-#: oneDNN chooses the order of a weight for this number of rows. Other numbers work, too.
+#: oneDNN reorders weights for inputs with this number of rows; other inputs work, too.
 _ROWS = 1024
 #: The compute capability of the first GPUs that multiply 8-bit floating-point numbers: Ada, and after it Hopper.
 _FLOAT8_CAPABILITY = (8, 9)
@@ -32,7 +32,7 @@ _FLOAT8_MULTIPLE = 16
 
 
 def use_onednn(model: PreTrainedModel, dtype: torch.dtype) -> None:
-    """Makes oneDNN compute the linear layers of attention and MLP of a model on a CPU, if torch was built with it.
+    """Replaces the computation of linear layers (attention and MLP) on a CPU by oneDNN, if torch has it.
 
     In float32, torch itself calls MKL, which does less than half as many operations per second on some AMD processors;
     the results change by rounding. In bfloat16 they equal autocast's, which rounds the weights in each pass.
@@ -44,7 +44,7 @@ def use_onednn(model: PreTrainedModel, dtype: torch.dtype) -> None:
 
 
 def linears_of_layers(model: PreTrainedModel) -> Iterator[nn.Linear]:
-    """Yields the linear layers of attention and MLP that are read by their output only."""
+    """Yields the linear layers of attention and MLP whose weights no other code reads."""
     base: Any = model.base_model
     layers: Any = getattr(base, "layers", None) or getattr(getattr(base, "encoder", None), "layer", ())
     changed = (getattr(layer, name) for layer in layers for name in _MODULES if hasattr(layer, name))
@@ -86,10 +86,10 @@ def check_float8(device: torch.device) -> None:
 
 
 def use_float8(model: PreTrainedModel) -> None:
-    """Makes the linear layers of attention and MLP compute in float8 (e4m3); the rest of the model stays.
+    """Replaces the linear layers of attention and MLP by layers in float8 (e4m3); the rest of the model stays.
 
-    Some GPUs compute it at twice the rate of bfloat16. Weights are rounded once, with a scale for each row, and inputs
-    in every pass, with a scale for each position.
+    Some GPUs multiply float8 at twice the rate of bfloat16. Weights are rounded once, with a scale for each row, and
+    inputs in every pass, with a scale for each position.
     """
     linears = {
         linear

@@ -36,7 +36,7 @@ class LlamaBidirectionalForSequenceClassification(PreTrainedModel):
     def __init__(self, config: LlamaBidirectionalConfig) -> None:
         super().__init__(config)
         if config.pooling != "avg":
-            raise ValueError(f"pooling {config.pooling!r} is not avg, which alone is known")
+            raise ValueError(f"pooling {config.pooling!r} is not supported; only avg is")
         config.is_causal = False
         self.model = LlamaModel(config)
         self.score = nn.Linear(config.hidden_size, cast(int, config.num_labels), bias=False)

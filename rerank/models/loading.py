@@ -37,7 +37,7 @@ from rerank.models.tokenizer import load_tokenizer
 from rerank.util.files import is_missing_folder, start_hashing
 from rerank.util.header_values import check_header_value
 
-#: Time for the hub's answer.
+#: Seconds to wait for the hub's answer.
 _TIMEOUT_S = 5.0
 #: A model has one of these files: a transformer's, or an adapter's.
 _CONFIGS = ("config.json", "adapter_config.json")
@@ -71,7 +71,7 @@ def readable_positions(model: nn.Module, stated: int) -> int:
     """Returns the most tokens that a model can read, given the number that its files state.
 
     Raises:
-        CheckpointError: it is not a number, or the model reads none.
+        CheckpointError: `stated` is not a number, or not positive.
     """
     for module in model.modules():
         table = getattr(module, "position_embeddings", None)
@@ -92,7 +92,7 @@ class CausalLM:
     hashing: Future[str]
     #: The maximum length of prompt and answer together, in tokens.
     context_tokens: int
-    #: What it shall compute in, without `auto`; see `compute_in`.
+    #: The number format to compute in, never `auto`; see `compute_in`.
     precision: Precision
 
     @property
@@ -111,8 +111,8 @@ def load_causal_lm(
     """Loads a full checkpoint, or a LoRA adapter merged into its base model.
 
     Args:
-        auto_class: of transformers, for a language model with another head, or none.
-        may_have: see `check_complete`, for a head that the caller loads.
+        auto_class: class of transformers that loads the model, if it has another head, or none.
+        may_have: see `check_complete`; for a head that the caller loads.
 
     Raises:
         CheckpointError: there is no such folder, it holds no causal LM, or the adapter's base model cannot be loaded.
@@ -164,11 +164,11 @@ def load_weights(
     """Loads a causal LM from a folder or from the hub.
 
     Args:
-        device: weights go there without passing the CPU's memory; None: they stay on the CPU.
+        device: where the weights are loaded to directly; None: they are loaded to the CPU.
         auto_class, may_have: see `load_causal_lm`.
 
     Raises:
-        CheckpointError: a weight is missing or has no place in the model.
+        CheckpointError: a weight is missing, or is not one of the model's.
     """
     model, loading_info = auto_class.from_pretrained(
         base, dtype=dtype, device_map=device, output_loading_info=True, trust_remote_code=False
@@ -182,7 +182,7 @@ def context_tokens_of(model: Any, tokenizer: PreTrainedTokenizerBase, checkpoint
     """Returns the most tokens of prompt and answer together.
 
     Raises:
-        CheckpointError: it is not positive.
+        CheckpointError: the number is not positive.
     """
     positions = getattr(model.config, "max_position_embeddings", None)
     context_tokens = min(limit for limit in (positions, tokenizer.model_max_length) if limit)
@@ -195,7 +195,7 @@ def load_tokenizer_of(checkpoint: Path | str) -> PreTrainedTokenizerBase:
     """Loads the tokenizer of a checkpoint, a LoRA adapter or a model on the hub, without the weights.
 
     Raises:
-        CheckpointError: there is none that can be loaded.
+        CheckpointError: the checkpoint has no tokenizer that can be loaded.
         ConfigError: the checkpoint is neither a folder nor on the hub.
     """
     folder = Path(checkpoint)
@@ -235,8 +235,7 @@ def check_findable(name: str, what: str, instead: str) -> None:
         instead: the end of the error message, what to give instead: "give the folder of a causal language model".
 
     Raises:
-        ConfigError: it is not one of these, or the hub cannot be asked, also because its key in HF_TOKEN cannot be
-            sent.
+        ConfigError: `name` is none of these, or the hub does not answer, such as because HF_TOKEN cannot be sent.
     """
     if Path(name).is_dir():
         return

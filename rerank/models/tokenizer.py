@@ -19,17 +19,18 @@ if TYPE_CHECKING:
 
 _SENTENCEPIECE_FILE = "tokenizer.model"
 _CONVERTED_FILE = "tokenizer.json"
-#: One of these is in every folder with a tokenizer.
+#: Every folder with a tokenizer has a file with one of these names.
 _FILES = ("tokenizer.*", "vocab*", "*.model", "*.tiktoken", "tekken.json")
 _WAY_OUT = f"add {_CONVERTED_FILE} of the model on the hub, or one that transformers 4 saves"
 #: Classes whose conversion is Llama's; Mistral's and Zephyr's tokenizers have them.
 _LLAMA_CLASSES = ("LlamaTokenizer", "LlamaTokenizerFast")
-#: What conversions got wrong: brackets at the start of a segment, double spaces, line ends, bytes, digits, accents.
+#: Texts with the cases that conversions got wrong: brackets at the start of a segment, double spaces, line ends, bytes,
+#: digits, accents.
 _CHECKED_TEXTS = ("Passage 1: [", "]\n\n[2] ", " [A] > [B]  is   naïve", "27 °C 🦟\tvoilà.", "    x")
 
 
 def backend_tokenizer_of(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
-    """Copies what divides texts into tokens, without truncation and padding. Threads may share it."""
+    """Copies a tokenizer's backend, without truncation and padding. Threads may share it."""
     splitter: Tokenizer = copy.deepcopy(tokenizer).backend_tokenizer
     splitter.no_truncation()
     splitter.no_padding()
@@ -73,7 +74,7 @@ def load_tokenizer(source: Path | str, **options: Any) -> PreTrainedTokenizerBas
 
 
 def _convert(backend: Tokenizer, reference: SentencePieceProcessor, legacy: bool) -> None:
-    """Makes the tokenizer split text as the SentencePiece model does."""
+    """Changes the tokenizer so that it splits text as the SentencePiece model does."""
     pieces = [(reference.id_to_piece(token), reference.get_score(token)) for token in range(reference.get_piece_size())]
     vocabulary = {piece: token for token, (piece, _) in enumerate(pieces)}
     merges = generate_merges(vocabulary, dict(pieces))

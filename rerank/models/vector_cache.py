@@ -1,4 +1,4 @@
-"""Keeps the vectors of texts for later requests, in caches that are bounded in bytes."""
+"""Caches of the vectors of texts for later requests, bounded in bytes."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _ENTRY_BYTES = 700
 
 
 class TextCache(Generic[V]):
-    """Keeps what was computed of the texts that were used last, within a bound of memory. Threads may share it.
+    """A least-recently-used cache: text → a value computed from it. Threads may share it.
 
-    A text is known by its SHA-256, so that long texts have keys as small as short texts.
+    The key of a text is its SHA-256, so that keys of long texts are small, too.
 
     Args:
-        max_bytes: bound on the memory of all entries; 0: nothing is kept.
+        max_bytes: limit on the memory of all entries; 0: nothing is kept.
 
     Attributes:
-        hits, misses: the number of texts that were looked up so far and found, or not.
+        hits, misses: the numbers of look-ups that found a value, and that found none.
     """
 
     def __init__(self, max_bytes: int = 0) -> None:
@@ -37,14 +37,14 @@ class TextCache(Generic[V]):
         self._entries: Any = LRUCache(max_bytes, getsizeof=lambda entry: entry[1])
 
     def get(self, text: str) -> V | None:
-        """Returns what is known of a text, or None."""
+        """Returns the value of a text, or None."""
         with self._lock:
             found = self._entries.get(_key(text))
             self.hits, self.misses = self.hits + (found is not None), self.misses + (found is None)
         return None if found is None else found[0]
 
     def keep(self, text: str, value: V, nbytes: int) -> None:
-        """Keeps a value of `nbytes`, unless it alone exceeds the bound."""
+        """Adds a value of `nbytes` bytes, unless it alone exceeds the limit."""
         size = _ENTRY_BYTES + nbytes
         if size > self.max_bytes:
             return
@@ -53,13 +53,15 @@ class TextCache(Generic[V]):
 
 
 class VectorCache(TextCache[tuple[Vector, int, bool]]):
-    """The vectors of the texts that one encoder encoded last.
-
-    The title of a text is part of it. A vector is returned bit by bit as it was stored.
-    """
+    """The vectors of texts by one encoder, with the title as a part of the text. Vectors come back bit by bit equal."""
 
     def put(self, text: str, vector: Vector, tokens: int, is_truncated: bool) -> None:
-        """Keeps the vector of a text, and how many tokens were read of it: only the beginning if `is_truncated`."""
+        """Adds the vector of a text.
+
+        Args:
+            tokens: the number of tokens that were read.
+            is_truncated: whether only the beginning of the text was read.
+        """
         entry = vector.copy(), tokens, is_truncated  # a row of a matrix would keep the whole matrix in memory
         entry[0].flags.writeable = False
         self.keep(text, entry, vector.nbytes)
@@ -73,10 +75,10 @@ class VectorCache(TextCache[tuple[Vector, int, bool]]):
 
 
 class SparseCache(TextCache[SparseText]):
-    """Keeps one sparse encoder's results for the texts that it read last."""
+    """The token states or sparse vectors of texts by one sparse encoder."""
 
     def put(self, text: str, sparse: SparseText) -> None:
-        """Keeps the states or the vector of a text. Its arrays must own their memory, and become read-only."""
+        """Adds the states or the vector of a text. Its arrays must own their memory, and become read-only."""
         sparse.freeze()
         self.keep(text, sparse, sparse.nbytes)
 

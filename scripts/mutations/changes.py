@@ -72,8 +72,8 @@ CHANGES: tuple[Change, ...] = (
         ("batch[0].fail(self._failure(batch[0], error))", "batch[0].fail(error)"),
         ("keep = math.exp(-seconds / _AVERAGED_S)", "keep = 1.0"),
         (
-            "_LIMIT_S, _SLOWDOWN, _UNKNOWN_LIMIT_S = 60.0, 20, 600.0",
-            "_LIMIT_S, _SLOWDOWN, _UNKNOWN_LIMIT_S = 1e9, 20, 1e9",
+            "_LIMIT_S, _SLOWDOWN = 60.0, 20\n#: The same before the model's rate is known.\n_UNKNOWN_LIMIT_S = 600.0",
+            "_LIMIT_S, _SLOWDOWN = 1e9, 20\n_UNKNOWN_LIMIT_S = 1e9",
         ),
         tests="rerank/engine/test_engine_failures.py",
     ),

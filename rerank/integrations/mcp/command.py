@@ -18,7 +18,7 @@ class McpSettings:
     index: Annotated[Path | None, "Index folder from `rerank index`; without it, no search."] = None
     config: Annotated[Path | None, "YAML file with the settings of a service; its ports and keys are not used."] = None
     target: Annotated[
-        str | None, "HOST:PORT of a running service to ask, instead of starting one. RERANK_API_KEY is its key."
+        str | None, "HOST:PORT of a running service to use instead of starting one. RERANK_API_KEY is its key."
     ] = None
     tls_ca: options.TLSCA = None
 
@@ -38,7 +38,7 @@ def mcp(settings: McpSettings) -> None:
     from rerank.service.startup import check_before_loading
     from rerank.util.signals import end_at_once
 
-    end_at_once([signal.SIGINT])  # the thread that waits for standard input would hold up the end
+    end_at_once([signal.SIGINT])  # otherwise the exit would wait for the thread that reads standard input
     if settings.target:
         if settings.index or settings.config:
             raise ConfigError("--target is a service that has models and an index; leave out --index and --config")

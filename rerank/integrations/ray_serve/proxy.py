@@ -1,9 +1,9 @@
-"""The services of rerank in Ray Serve's gRPC proxy, which hands every call to a replica.
+"""The services of rerank in Ray Serve's gRPC proxy, which forwards every call to a replica.
 
-Ray's own handlers do not tell replicas the deadline of a call, and fail with INTERNAL if the replica dies. The handlers
-here add the deadline to the metadata, leave messages as bytes, and give calls that Ray ends a status of
-`rerank.errors`. Ray has no public interface for handlers of one's own in its proxy, so that its
-`service_handler_factory`, `add_passthrough_service` and `gRPCStreamingType` are used, which are internal.
+Ray's own handlers do not pass the deadline of a call to replicas, and fail with INTERNAL if the replica dies. The
+handlers here add the deadline to the metadata, leave messages as bytes, and give calls that Ray ends a status of
+`rerank.errors`. Ray has no public interface for other handlers in its proxy, so this module uses its internal
+`service_handler_factory`, `add_passthrough_service` and `gRPCStreamingType`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rerank.v1 import rerank_pb2_grpc
 
 #: Metadata of a call on its way to a replica: seconds until the caller's deadline. Callers cannot set it.
 TIME_REMAINING = "x-rerank-time-remaining-s"
-#: Statuses of a call that has ended for its caller already.
+#: Statuses of calls whose caller has the answer, or does not wait for it.
 _ENDED = (grpc.StatusCode.OK, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED)
 #: Seconds until a caller may send a refused request again.
 _RETRY_AFTER_S = 1.0
@@ -75,7 +75,7 @@ class _ForwardingServer:
 
 
 class _ContextWithDeadline:
-    """A gRPC context with the time until its deadline in the metadata, which is all that Ray passes on to a replica."""
+    """A gRPC context with the time until its deadline in the metadata, because Ray passes only these to a replica."""
 
     def __init__(self, context: Any) -> None:
         self._context = context

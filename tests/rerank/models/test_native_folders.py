@@ -211,7 +211,7 @@ def test_nemotron_without_its_prompt_or_with_another_pooling_is_refused(tmp_path
     with pytest.raises(CheckpointError, match=r"in which prompt .* \(nemotron-rerank\)"):
         CrossEncoderRanker(folder, "cpu")
     write_config(folder, pooling="cls")
-    with pytest.raises(CheckpointError, match="pooling 'cls' is not avg"):
+    with pytest.raises(CheckpointError, match="pooling 'cls' is not supported"):
         CrossEncoderRanker(folder, "cpu", prompt=load_profile("nemotron-rerank").pair)
 
 
