@@ -110,7 +110,7 @@ class Passage:
 
     Attributes:
         text: empty in a request for a passage of the index.
-        score: of the first stage; None when unknown.
+        score: score of the first stage; None when unknown.
         title: empty if it has none or none is known. `text` begins with it once the passage is ranked.
         in_index: what the request leaves out is read from the index.
     """
@@ -249,8 +249,9 @@ class FeedbackSettings:
         method: the loss and its optimisation; see `FeedbackMethod`.
         top_k: number of passages from the top of the ranking that serve as the teacher.
         steps: number of Adam steps; 0: as published, see `descent`. Rocchio ignores it.
-        learning_rate: of Adam; one step changes a coordinate by about this much. 0 and Rocchio: as for `steps`. Both
-            are of the first update of a chain, see `of_chain`.
+        learning_rate: learning rate of Adam; one step changes a coordinate by about this much. 0: as published, see
+            `descent`. Rocchio ignores it. In a chain, `steps` and `learning_rate` are those of the first update, see
+            `of_chain`.
         min_cosine: trust region, at least 0 and below 1: the smallest allowed cosine between the updated and the
             original vector.
     """
@@ -302,7 +303,7 @@ class Window:
         top_n: only the order of the best `top_n` passages is needed; 0: of all.
         first_stage: scores before this model, of the first stage or of a cascade's preranker; empty where they do not
             count.
-        weight: of these scores relative to the model's; 0 where they do not count. A ranker that adds the first stage
+        weight: weight of these scores relative to the model's; 0: they do not count. A ranker that adds the first stage
             itself may get a kind, and weights the scores by the list.
         prompts: token ids of each prompt that the model reads for the window; none if the ranker reads no prompt.
         tokens: the cost of the window: positions that the model reads and generates for it, and those that it read for
@@ -511,7 +512,7 @@ class Trace:
     failure: type[Exception] | None = None
     #: A model or the first stage read only the beginning of the query.
     query_truncated: bool = False
-    #: Places in the generated permutations of all windows, including `repairs`; 0: no model wrote an order.
+    #: Identifiers in the generated permutations of all windows, including `repairs`; 0: no model wrote an order.
     generated: int = 0
     #: The settings of the model's prompts beside the template's words; empty: the default ones.
     prompt: str = ""

@@ -27,7 +27,7 @@ class SystemResult:
     """The result of one system: its measures and its cost.
 
     Attributes:
-        cost: by column of the report; empty if it was not timed.
+        cost: column of the report → value; empty if nothing was timed.
         warnings: facts that change how the figures are read.
         fingerprint: settings that decide its responses, with its model and the model's hash.
     """

@@ -171,7 +171,7 @@ class KeyStore:
         self._path = path
         self._keys: tuple[APIKey, ...] = ()
         self._checked_s = time.monotonic()
-        #: Of the file when it was read; None after it could not be.
+        #: Version of the file when it was read; None if it could not be read.
         self._text: str | None = _text_of(path)
         self._set(_listed(self._text, path))
 

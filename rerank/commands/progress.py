@@ -39,7 +39,7 @@ def show_progress(console: Console, unit: str = "") -> Iterator[ProgressReport]:
     """Shows progress while the block runs: a bar per stage, or a line per 5 % of the steps or per 30 s.
 
     Args:
-        unit: of the steps, such as "passages", for the speed that is shown; empty: no speed.
+        unit: what the steps are, such as "passages", for the speed that is shown; empty: no speed.
     """
     if console.is_terminal:
         columns = (TextColumn("{task.description:8}"), BarColumn(20), MofNCompleteColumn())

@@ -311,7 +311,7 @@ def _show_example(client: RerankClient) -> None:
 def _show_first(client: RerankClient) -> None:
     """Prints how FIRST orders the same candidates: the windows that it reads, one after the other, and their order.
 
-    The window slides from the end of the list to its beginning, so that a good passage may rise from any place.
+    The window slides from the end of the list to its beginning, so that a good passage may rise from any position.
     """
     strategy = {"kind": "sliding", "window_size": _WINDOW}
     options: dict[str, Any] = {"model": "first", "strategy": strategy, "include_trace": True}
@@ -324,8 +324,8 @@ def _show_first(client: RerankClient) -> None:
     table.add_column("in its order", overflow="fold")
     table.add_column("best of the window", overflow="fold")
     for number, window in enumerate(found.trace.windows, start=1):
-        ordered = [window.positions[place] for place in window.permutation]
-        ranks = (", ".join(str(place + 1) for place in places) for places in (window.positions, ordered))
+        ordered = [window.positions[index] for index in window.permutation]
+        ranks = (", ".join(str(position + 1) for position in row) for row in (window.positions, ordered))
         table.add_row(str(number), *ranks, candidates[ordered[0]].doc_id)
     console.print(table)
     best = ", ".join(result.doc_id for result in found.results[:3])

@@ -51,7 +51,7 @@ def resolve_prompts(
     states `passage` or `corpus`; here the first prompt counts that is not empty.
 
     Args:
-        folder: of the encoder, for messages.
+        folder: the encoder's folder, for messages.
         stated: `prompts` of the folder's config_sentence_transformers.json.
         query, document: settings, which are preferred to the folder; None: not set.
 

@@ -137,7 +137,7 @@ def write_zero_init_checkpoint(encoder: Encoder, out: Path, seed: int = 0) -> No
     vectors give the same order as their cosines.
 
     Args:
-        seed: of the random weights that are not zero.
+        seed: seed of the random weights; the others are zero.
 
     Raises:
         ConfigError: `out` exists already.

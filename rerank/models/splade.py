@@ -40,8 +40,8 @@ class SpladeModel:
         library: the whole model, which encodes queries.
         model: the masked language model that reads passages.
         decoder: its layer that multiplies token states with the vocabulary.
-        tokenizer: of passages.
-        pooling: of the logits of passages.
+        tokenizer: the tokenizer of passages.
+        pooling: pooling of the logits of passages over their tokens.
         prompts: texts in front of queries and of passages.
         max_tokens: the longest passage, in tokens.
     """

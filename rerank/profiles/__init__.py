@@ -28,7 +28,7 @@ class PublisherPrompt(_Facts):
 
     Attributes:
         repository: on GitHub.
-        files: of the repository that have the words, each as COMMIT/PATH.
+        files: files of the repository that have the words, each as COMMIT/PATH.
         literals: part of the prompt → the SHA-256 of each string that makes it up; of an f-string, with its
             expressions in braces.
         replace: words in the strings, such as {i} of an f-string → a field of the template, or nothing.
@@ -52,14 +52,14 @@ class PairPrompt(_Facts):
         with_instruction: what {instruction} is in a request that has one.
         without_instruction: what it is in others.
         strips_texts: query and passage lose the white space around them.
-        max_tokens: of the prompt; a longer passage is cut at its end. Default: the model's.
+        max_tokens: the most tokens of the prompt; a longer passage is cut at its end. Default: the model's.
         uncounted: numbers of pieces that `max_tokens` does not count, once for each time that they are named.
-        query_tokens: of the piece with the query, which is cut at its end. Default: no limit of its own.
+        query_tokens: the most tokens of the piece with the query, which is cut at its end. Default: no separate limit.
         passage_tokens: the same of the piece with the passage.
         answers: tokens whose logits are the score: the difference of two, or the one. A classifier's score is its own.
-        layer: of a model with a head for each layer, the number of layers that are read, whose head gives the score.
-        divisor: of the score.
-        activation: of the score.
+        layer: for a model with a head after each layer: the number of layers before the head that gives the score.
+        divisor: number by which the score is divided.
+        activation: function that is applied to the score.
     """
 
     pieces: tuple[str, ...]
@@ -106,7 +106,7 @@ class Profile(_Facts):
     Attributes:
         checkpoints: names on the Hugging Face hub; none if the prompt is for any chat model.
         model_types: `model_type` in config.json of such a checkpoint; none if the prompt is for any chat model.
-        licence: of the checkpoints, with its source if it is not their card.
+        licence: licence of the checkpoints, with its source if that is not the model card.
         prompt_source: where to find the publisher's prompt. A template.yaml in the checkpoint's folder is preferred to
             `template`.
         publisher_prompt: the words of the prompt that are read where the publisher has them; None if there are none.

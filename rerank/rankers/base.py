@@ -52,7 +52,7 @@ class RankerInfo:
     max_encoded_passages: int = 0
     #: The most tokens that the model reads together on a GPU; 0 on a CPU.
     gpu_batch_tokens: int = 0
-    #: True if the prompt has a place for the instruction of a query.
+    #: True if prompts contain the instruction of a query.
     reads_instruction: bool = False
     #: Why the model may not give its published figures; empty if nothing is known to differ.
     warning: str = ""
@@ -70,8 +70,8 @@ class Ranker(ABC):
 
     Attributes:
         problem: why it cannot rank at the moment; empty if it can.
-        reference: for each window of the self-test its scores by the model as transformers loads and runs it, or those
-            of its choices, see `choice_scores`; None: there is no such model.
+        reference: for each window of the self-test, its scores (or those of its choices, see `choice_scores`) by the
+            model as transformers loads and runs it; None: transformers cannot run it.
     """
 
     info: RankerInfo

@@ -58,7 +58,7 @@ _MEASURED_TOKENS, _MEASURED_PAIR_TOKENS = 2048, 512
 
 #: Options of the library's rendering: lists without padding.
 _UNPADDED: Mapping[str, Any] = {"text": {"padding": False}, "common": {"return_tensors": None}}
-#: What the library's rendering says of a batch; everything else it says of each pair.
+#: Keys of the library's rendering that are common to a batch; the values of all others have one entry for each pair.
 _SHARED_INPUTS = ("modality", "logits_to_keep", "prompt_length")
 #: Weights that a checkpoint may have, and scores are computed without.
 _NOT_READ = r"((\w+\.)?pooler\.|(.*\.)?position_ids$)"
@@ -68,20 +68,20 @@ class PairScorer:
     """A cross-encoder: texts → rendered pairs → scores, as `CrossEncoder.predict` gives them. Safe between threads.
 
     Args:
-        folder: of a model that `CrossEncoder` loads: with a classification head, or a causal LM with `LogitScore`; or
-            of an adapter of such a model. Of two labels, the score is the probability of the one named relevant.
+        folder: folder of a model that `CrossEncoder` loads (with a classification head, or a causal LM with
+            `LogitScore`), or of an adapter of such a model. For two labels, the score is the probability of "relevant".
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         precision: see `rerank.config.Precision`.
 
     Attributes:
-        tokenizer: of the model.
+        tokenizer: the model's tokenizer.
         max_tokens: the longest pair, in tokens.
         fewest_cut_tokens: the shortest pair whose passage may have been cut, in tokens.
         cuts_query: the model has a limit for the query, to which rendering cuts it.
-        reads_instruction: the chat template has a place for one.
+        reads_instruction: the chat template has a field for an instruction.
         gives_probabilities: its activation is a sigmoid, or it has two labels.
         revision: SHA-256 of the weights.
-        precision: what the model computes in.
+        precision: number format in which the model computes.
 
     Raises:
         CheckpointError: the folder holds no whole cross-encoder that can be loaded without code of its publisher.
@@ -131,7 +131,7 @@ class PairScorer:
 
     @property
     def chat_template(self) -> str:
-        """The template that places query and passage in a prompt; empty for a model that reads the bare pair."""
+        """The template that positions query and passage in a prompt; empty for a model that reads the bare pair."""
         return str(self.tokenizer.chat_template or "") if self._is_chat else ""
 
     def render(self, query: str, passages: Sequence[str], instruction: str = "", cut: bool = True) -> list[Pair]:
@@ -263,13 +263,13 @@ class PairBatch:
     """Pairs of a query and some passages of a window, which are scored together.
 
     Attributes:
-        places: of the passages in the window.
-        tokens: of all pairs.
-        scores: place → score of the passages that were scored so far; all batches of the window share it.
+        positions: positions of the passages in the window.
+        tokens: tokens of all pairs.
+        scores: position → score of the passages that were scored so far; all batches of the window share it.
     """
 
     window: Window
-    places: tuple[int, ...]
+    positions: tuple[int, ...]
     pairs: tuple[Pair, ...]
     tokens: int
     scores: dict[int, float]
@@ -354,10 +354,10 @@ class CrossEncoderRanker(Ranker):
         query, texts = window.query, [passage.text for passage in window.passages]
         pairs = self._scorer.render(query.text, texts, query.instruction)
         lengths = [len(pair["input_ids"]) for pair in pairs]
-        full = [place for place, length in enumerate(lengths) if length >= self._scorer.fewest_cut_tokens]
-        uncut = self._scorer.render(query.text, [texts[place] for place in full], query.instruction, cut=False)
-        cut = [len(pair["input_ids"]) > lengths[place] for place, pair in zip(full, uncut, strict=True)]
-        truncated = tuple(place for place, is_cut in zip(full, cut, strict=True) if is_cut)
+        full = [position for position, length in enumerate(lengths) if length >= self._scorer.fewest_cut_tokens]
+        uncut = self._scorer.render(query.text, [texts[position] for position in full], query.instruction, cut=False)
+        cut = [len(pair["input_ids"]) > lengths[position] for position, pair in zip(full, uncut, strict=True)]
+        truncated = tuple(position for position, is_cut in zip(full, cut, strict=True) if is_cut)
         scores = dict[int, float]()
         batches = tuple(
             PairBatch(window, tuple(rows), tuple(pairs[row] for row in rows), sum(lengths[row] for row in rows), scores)
@@ -371,9 +371,9 @@ class CrossEncoderRanker(Ranker):
         return [self._score(batch) for batch in parts]
 
     def _score(self, batch: PairBatch) -> WindowRanking | None:
-        batch.scores.update(zip(batch.places, self._scorer.scores(batch.pairs), strict=True))
+        batch.scores.update(zip(batch.positions, self._scorer.scores(batch.pairs), strict=True))
         n = len(batch.window.passages)
-        return WindowRanking(tuple(batch.scores[place] for place in range(n))) if len(batch.scores) == n else None
+        return WindowRanking(tuple(batch.scores[position] for position in range(n))) if len(batch.scores) == n else None
 
     def _read_part(self, text: str) -> str:
         """Cuts off what can never be read: the end of a text, or its beginning where the tokenizer truncates there."""

@@ -19,10 +19,10 @@ class FailedRanker(Ranker):
     """Replaces a model that cannot be loaded or failed its self-test. All its methods raise `error`.
 
     Attributes:
-        name: of the model in the configuration.
-        info: of the model that failed; see `unknown_info` for one that could not be loaded.
+        name: the model's name in the configuration.
+        info: description of the model; `unknown_info` for a model that could not be loaded.
         problem: why it failed.
-        kind: of the error.
+        kind: class of the error.
     """
 
     name: str

@@ -37,7 +37,7 @@ class FirstPrompts(TextPrompts):
     """Renders windows as prompts of FIRST, and ranks them by the logits that a model gives for their identifiers.
 
     Args:
-        tokenizer: of the model.
+        tokenizer: the model's tokenizer.
         context_tokens: the most tokens of a prompt and its identifier.
         template: a prompt template, or its name or path.
         identifiers: letters or numbers.

@@ -16,7 +16,7 @@ from rerank.retrieval.hybrid import z_scores
 from rerank.types import FirstStageKind, FirstStageWeight, Matrix, Vector
 
 Floats: TypeAlias = npt.NDArray[np.float64]
-Places: TypeAlias = npt.NDArray[np.intp]
+Indices: TypeAlias = npt.NDArray[np.intp]
 #: Two signals with at least this correlation agree wholly.
 FULL_AGREEMENT = 0.3
 #: A list is in the language of the table of words if the table has at least this share of its words: English lists of
@@ -44,12 +44,12 @@ class CheapSignals:
     known_words: float = 1.0
     whole: CheapSignals | None = None
 
-    def select(self, places: Places) -> CheapSignals:
-        """The signals of the passages at these places, in this order."""
-        sparse = None if self.sparse is None else self.sparse[places]
+    def select(self, indices: Indices) -> CheapSignals:
+        """The signals of the passages at these indices, in this order."""
+        sparse = None if self.sparse is None else self.sparse[indices]
         whole = self.whole or self
         return replace(
-            self, first_stage=self.first_stage[places], lexical=self.lexical[places], sparse=sparse, whole=whole
+            self, first_stage=self.first_stage[indices], lexical=self.lexical[indices], sparse=sparse, whole=whole
         )
 
     @property
@@ -76,7 +76,7 @@ class Signals:
     """All signals of n passages of a list.
 
     Attributes:
-        cheap: of the same passages.
+        cheap: signals of the same passages that need no vector.
         vectors: (n, D) unit vectors of the passages.
         query: (D,) unit vector.
     """
@@ -85,9 +85,9 @@ class Signals:
     vectors: Matrix
     query: Vector
 
-    def select(self, places: Places) -> Signals:
-        """The signals of the passages at these places, in this order."""
-        return Signals(self.cheap.select(places), self.vectors[places], self.query)
+    def select(self, indices: Indices) -> Signals:
+        """The signals of the passages at these indices, in this order."""
+        return Signals(self.cheap.select(indices), self.vectors[indices], self.query)
 
     @property
     def cosines(self) -> Floats:
@@ -102,7 +102,7 @@ def weight_by_list(settings: FusionModel, given: FirstStageWeight, signals: Chea
     of first stage and lexical signal over the list tells which it is, so that no client has to know.
 
     Args:
-        signals: of the whole list.
+        signals: signals of the whole list.
     """
     if given is FirstStageKind.NEURAL:
         return settings.beyond_words_weight
@@ -122,14 +122,14 @@ def cheap_scores(settings: FusionModel, weight: float, signals: CheapSignals, ag
 
 
 def list_scores(
-    settings: FusionModel, given: FirstStageWeight, cheap: CheapSignals, read: Places, signals: Signals
+    settings: FusionModel, given: FirstStageWeight, cheap: CheapSignals, read: Indices, signals: Signals
 ) -> tuple[Floats, float]:
     """Returns the (n,) scores of a list after some of its passages were read, and the weight of its first stage.
 
     Args:
-        cheap: of the whole list.
-        read: (m,) places of the passages that were read, at least one.
-        signals: of these passages.
+        cheap: signals of the whole list.
+        read: (m,) indices of the passages that were read, at least one.
+        signals: all signals of these passages.
     """
     weight = weight_by_list(settings, given, cheap)
     if given is FirstStageKind.AUTO:
@@ -146,8 +146,8 @@ def first_stage_support(settings: FusionModel, cheap: CheapSignals, signals: Sig
     the same for all passages say nothing against it.
 
     Args:
-        cheap: of the whole list.
-        signals: of the passages that were read.
+        cheap: signals of the whole list.
+        signals: all signals of the passages that were read.
     """
     if cheap.sparse is None:
         return 1.0
@@ -189,7 +189,7 @@ def _z_scores_of_cosines(cosines: npt.NDArray[np.floating]) -> Floats:
     return z_scores(cosines) if np.ptp(cosines) > _ROUNDING else np.zeros(len(cosines))
 
 
-def with_unread(cheap: Floats, read: Places, fused: Floats) -> Floats:
+def with_unread(cheap: Floats, read: Indices, fused: Floats) -> Floats:
     """Returns the (n,) scores of a list after some of its passages were read, all on one scale.
 
     A passage that was not read is as far from the mean of the others, in standard deviations, as by its other signals:
@@ -198,7 +198,7 @@ def with_unread(cheap: Floats, read: Places, fused: Floats) -> Floats:
 
     Args:
         cheap: (n,) scores of `cheap_scores`.
-        read: (m,) places of the passages that were read, at least one.
+        read: (m,) indices of the passages that were read, at least one.
         fused: (m,) their scores.
     """
     spread = cheap[read].std()
@@ -218,8 +218,8 @@ def _smoothed(scores: Floats, vectors: Matrix, weight: float, passages: int) -> 
         return scores
     cosines = vectors @ vectors.T
     np.fill_diagonal(cosines, -np.inf)
-    places = np.argpartition(-cosines, nearest - 1, axis=1)[:, :nearest]
-    return z_scores(scores) + weight * z_scores(scores[places].mean(axis=1))
+    indices = np.argpartition(-cosines, nearest - 1, axis=1)[:, :nearest]
+    return z_scores(scores) + weight * z_scores(scores[indices].mean(axis=1))
 
 
 def _moved(signals: Signals, fused: Floats, passages: int) -> Vector:

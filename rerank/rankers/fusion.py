@@ -19,7 +19,15 @@ from rerank.models.batches import GPU_BATCH_TOKENS, batches_by_length
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.rankers.base import Ranker, RankerInfo
-from rerank.rankers.fused_scores import CheapSignals, Floats, Places, Signals, cheap_scores, list_scores, weight_by_list
+from rerank.rankers.fused_scores import (
+    CheapSignals,
+    Floats,
+    Indices,
+    Signals,
+    cheap_scores,
+    list_scores,
+    weight_by_list,
+)
 from rerank.rankers.lexical import StemCache, bundled_word_table, known_words, refitted, word_parts
 from rerank.types import Passage, PreparedTexts, Query, ScoreKind, SparseVector, Vector, Window, WindowRanking
 
@@ -39,7 +47,7 @@ class TextBatch:
         vectors: text → vector of those that were encoded so far; all batches of the window share it.
         texts: how many it has in the end.
         cheap: the signals of the window that need no vector.
-        read: places of the passages whose cosine is read.
+        read: indices of the passages whose cosine is read.
     """
 
     window: Window
@@ -49,7 +57,7 @@ class TextBatch:
     vectors: dict[str, Vector]
     texts: int
     cheap: CheapSignals
-    read: Places
+    read: Indices
 
     @property
     def tokens(self) -> int:
@@ -62,8 +70,8 @@ class FusionRanker(Ranker):
 
     Args:
         settings: weights, and how many passages get a cosine.
-        encoder: of the cosine.
-        sparse_encoder: of the sparse score; None if its weight is 0.
+        encoder: gives the vectors for the cosine.
+        sparse_encoder: gives the sparse score; None if its weight is 0.
     """
 
     def __init__(self, settings: FusionModel, encoder: Encoder, sparse_encoder: SparseEncoder | None) -> None:
@@ -120,7 +128,7 @@ class FusionRanker(Ranker):
         cheap = self._cheap_signals(window)
         read = self._read(window, cheap)
         batches = self._batches(window, cheap, read)
-        known = {p.text: p.cached_tokens or 0 for p in (window.passages[place] for place in read)}
+        known = {p.text: p.cached_tokens or 0 for p in (window.passages[index] for index in read)}
         return replace(window, tokens=sum(known.values()) + sum(batch.tokens for batch in batches), parts=batches)
 
     def score(self, parts: Sequence[TextBatch]) -> list[WindowRanking | None]:
@@ -145,7 +153,7 @@ class FusionRanker(Ranker):
             raise ValueError("the query of a window has no vector; this is a bug")
         if not len(read):
             return WindowRanking(())
-        passages = [window.passages[place] for place in read]
+        passages = [window.passages[index] for index in read]
         of_read = [batch.vectors[passage.text] if passage.vector is None else passage.vector for passage in passages]
         signals = Signals(cheap.select(read), np.stack(of_read), window.query.vector)
         scores, weight = list_scores(self._settings, window.weight, cheap, read, signals)
@@ -155,12 +163,12 @@ class FusionRanker(Ranker):
             tuple(scores.tolist()), cosines=tuple(cosines.tolist()), weight=weight, warning=_warning(cheap)
         )
 
-    def _batches(self, window: Window, cheap: CheapSignals, read: Places) -> tuple[TextBatch, ...]:
+    def _batches(self, window: Window, cheap: CheapSignals, read: Indices) -> tuple[TextBatch, ...]:
         """Divides the texts whose vectors are missing into batches of as many tokens as the encoder reads at once.
 
         Without such texts, one batch is empty.
         """
-        passages = (window.passages[place] for place in read)
+        passages = (window.passages[index] for index in read)
         texts = list(dict.fromkeys(passage.text for passage in passages if passage.vector is None))
         limit, beginnings = self._encoder.max_text_tokens, {text: self._encoder.beginning(text) for text in texts}
         counts = dict(zip(beginnings, self._encoder.token_counts(list(beginnings.values())), strict=True))
@@ -173,17 +181,18 @@ class FusionRanker(Ranker):
             batches.append(TextBatch(window, of_batch, truncated, tokens, vectors, len(texts), cheap, read))
         return tuple(batches)
 
-    def _read(self, window: Window, cheap: CheapSignals) -> Places:
-        """Returns the places whose cosine is read: the best passages by the other signals, and all of an index.
+    def _read(self, window: Window, cheap: CheapSignals) -> Indices:
+        """Returns the indices of the passages whose cosine is read: the best by the other signals, and all with a
+        vector from an index.
 
-        A vector that an earlier request left counts for nothing here, as the order must not depend on earlier requests.
+        Cached vectors do not count, because the order must not depend on earlier requests.
         """
         weight = weight_by_list(self._settings, window.weight, cheap)
         scores = cheap_scores(self._settings, weight, cheap)
         depth = self._settings.cosine_depth or len(scores)
         best = set(np.argsort(-scores, kind="stable")[:depth].tolist())
         of_index = (p.vector is not None and p.cached_tokens is None for p in window.passages)
-        return np.array([place for place, is_known in enumerate(of_index) if is_known or place in best], dtype=np.intp)
+        return np.array([row for row, is_known in enumerate(of_index) if is_known or row in best], dtype=np.intp)
 
     def _cheap_signals(self, window: Window) -> CheapSignals:
         first_stage = np.array(window.first_stage or [0.0] * len(window.passages))
@@ -211,7 +220,7 @@ def cheap_signals(
     Args:
         words: the stems of each passage.
         first_stage, sparse: see CheapSignals.
-        encoder: of the cosine. One that a user chose reads the language of the lists.
+        encoder: gives the vectors for the cosine. An encoder that the user chose is taken to read the lists' language.
     """
     known = known_words(words, bundled_word_table()) if encoder.id.name == DEFAULT_ENCODER else 1.0
     return CheapSignals(first_stage, refitted(word_parts(query, words), first_stage), sparse, known)

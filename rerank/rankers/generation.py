@@ -52,7 +52,7 @@ class GenerationPrompts(TextPrompts):
     """Renders windows as prompts of permutation generation, and reads the orders in the answers.
 
     Args:
-        tokenizer: of the model.
+        tokenizer: the model's tokenizer.
         context_tokens: the most tokens of a prompt and its answer.
         template: a prompt template, or its name or path.
         identifiers: letters or numbers; they need not be single tokens.

@@ -31,4 +31,4 @@ class IdentityRanker(Ranker):
         return window
 
     def score(self, parts: Sequence[Window]) -> list[WindowRanking]:
-        return [WindowRanking(tuple(float(-place) for place in range(len(one.passages)))) for one in parts]
+        return [WindowRanking(tuple(float(-index) for index in range(len(one.passages)))) for one in parts]

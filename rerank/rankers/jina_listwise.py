@@ -39,9 +39,10 @@ class Block:
     """Consecutive passages of a window in one prompt.
 
     Attributes:
-        number, count: of the block in the window, from 0, and of all its blocks.
-        tokens: of the prompt.
-        positions: in the prompt, of the state of each passage, and last of the query's.
+        number: number of the block in the window, from 0.
+        count: number of blocks of the window.
+        tokens: number of tokens of the prompt.
+        positions: positions in the prompt whose states become the vectors of the passages, and last of the query.
         vectors: number → (n + 1, D) vectors of the blocks read so far; all blocks of the window share it.
     """
 

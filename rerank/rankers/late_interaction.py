@@ -41,7 +41,7 @@ class PassageBatch:
     """Places of a window's passages that are encoded together; batches share the query's vectors, and the scores."""
 
     window: Window
-    places: tuple[int, ...]
+    positions: tuple[int, ...]
     tokens: int
     query: list[torch.Tensor]
     scores: dict[int, float]
@@ -119,14 +119,14 @@ class LateInteractionRanker(Ranker):
         return [self._score(batch) for batch in parts]
 
     def _score(self, batch: PassageBatch) -> WindowRanking | None:
-        passages, texts = batch.window.passages, [batch.window.passages[place].text for place in batch.places]
+        passages, texts = batch.window.passages, [batch.window.passages[position].text for position in batch.positions]
         if not batch.query:
             batch.query.extend(self._encoded(self._model.encode_query, [batch.window.query.text]))
-        for place, vectors in zip(batch.places, self._vectors(texts), strict=True):
+        for position, vectors in zip(batch.positions, self._vectors(texts), strict=True):
             cosines = batch.query[0] @ vectors.T  # (tokens of the query, tokens of the passage)
-            batch.scores[place] = float(cosines.amax(dim=1).sum()) if len(vectors) else 0.0
+            batch.scores[position] = float(cosines.amax(dim=1).sum()) if len(vectors) else 0.0
         n = len(passages)
-        return WindowRanking(tuple(batch.scores[place] for place in range(n))) if len(batch.scores) == n else None
+        return WindowRanking(tuple(batch.scores[position] for position in range(n))) if len(batch.scores) == n else None
 
     def _vectors(self, texts: Sequence[str]) -> list[torch.Tensor]:
         found = {text: vectors for text in texts if (vectors := self._cache.get(text)) is not None}

@@ -25,7 +25,7 @@ def read_adapted_weights(folder: Path, dtype: torch.dtype) -> tuple[Weights, lis
     """Returns the tensors by their names in a complete checkpoint, with the adapter in its base, and the files of it.
 
     Args:
-        dtype: of the base's weights while they are merged.
+        dtype: number format in which the adapter is merged.
 
     Raises:
         CheckpointError: a file is missing, or does not fit the base.

@@ -62,7 +62,7 @@ class PERankRanker(Ranker):
         template: name or path of a prompt template, for a checkpoint that names none.
         passage_text_tokens: tokens of a passage's text shown next to its vector, if the template has `{text}`.
         precision: see `rerank.config.Precision`. Texts of passages are encoded in it, too, but with `auto` in float32.
-        style: of the prompt; its `encoder_tokens` limits what the encoder reads of a text.
+        style: style of the prompt; its `encoder_tokens` limits what the encoder reads of a text.
         lexical_weight: weight of BM25 over the texts of a window, see `_lexical`, because a vector hardly tells the
             words of its text; 0: none. Dynamic decoding gives no scores, and counts no words.
 

@@ -58,8 +58,8 @@ class PairRenderer:
     """Renders pairs as the prompts of a profile. Safe between threads.
 
     Args:
-        tokenizer: of the model.
-        prompt: of the profile, with the words of its publisher.
+        tokenizer: the model's tokenizer.
+        prompt: the profile's prompt, with its publisher's words.
         context_tokens: the most tokens that the model reads.
 
     Attributes: see `rerank.rankers.cross_encoder.PairScorer`.
@@ -93,8 +93,8 @@ class PairRenderer:
         room = self.max_tokens - len(self._rendered(empty, "", cut=False))
         if not self.cuts_query:
             return room, room // 2
-        place = next(number for number, piece in enumerate(self._prompt.pieces) if "{query}" in piece)
-        return room, self._query_tokens - len(empty.pieces[place])
+        index = next(index for index, piece in enumerate(self._prompt.pieces) if "{query}" in piece)
+        return room, self._query_tokens - len(empty.pieces[index])
 
     def count(self, text: str) -> int:
         """Returns the number of tokens of a text."""
@@ -136,8 +136,8 @@ class PromptedScorer(PairRenderer):
     """Renders pairs as the prompts of a profile, and scores them. Safe between threads.
 
     Args:
-        folder: of a causal LM, of a classifier with one label, or of an encoder-decoder; or of an adapter.
-        prompt: of the profile, with the words of its publisher.
+        folder: folder of a causal LM, a classifier with one label, an encoder-decoder, or an adapter.
+        prompt: the profile's prompt, with its publisher's words.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         precision: see `rerank.config.Precision`.
 

@@ -40,7 +40,7 @@ from rerank.util.combining import nfc
 
 log = logging.getLogger(__name__)
 
-#: What tokenizers split differently: brackets, line ends, spaces, digits, accents, bytes.
+#: A text with characters that tokenizers split differently: brackets, line ends, spaces, digits, accents, bytes.
 _SAMPLE = "Passage [A]: 27 °C, naïve robins' «nest» 🦟\n\n[2] > [1]\tend"
 #: The smallest cosine of the vectors of one text that two number formats explain.
 _LEAST_COSINE = 0.99
@@ -59,7 +59,7 @@ class RemoteModel:
         name: its name in the configuration.
         served_by: the servers.
         api_key: sent to the servers; empty: none.
-        tokenizer: of the model.
+        tokenizer: the model's tokenizer.
         revision: SHA-256 of the checkpoint's files that are here, whose golden scores the servers must give; or empty.
         self_test: raises SelfTestFailed if a ranker does not pass.
     """

@@ -108,7 +108,7 @@ def distinct(
     """The rows of a file, which must have different keys.
 
     Args:
-        rows: with their lines.
+        rows: pairs of line number and row.
         name: what the key is, for the error.
         may_repeat: leave out a row that is equal to an earlier one, instead of refusing it.
 

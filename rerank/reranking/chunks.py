@@ -41,7 +41,7 @@ class Chunk:
 
     Attributes:
         document: the position of the document in the request.
-        span: of the document's text as it was sent; None: the chunk is the whole document.
+        span: start and end of the chunk in the document's text, in characters; None: the chunk is the whole document.
     """
 
     candidate: Passage
@@ -142,7 +142,7 @@ def _divide(document: Passage, index: int, tokens: float, max_chunks: int, encod
     The title comes before each chunk, up to half of its tokens.
 
     Args:
-        index: of the document in the request.
+        index: index of the document in the request.
         tokens: the length of a chunk. A document that is no longer is its only chunk.
     """
     whole = [Chunk(document, index)]

@@ -75,8 +75,8 @@ class LoadedModel:
     """A ranker with its description, and what loading it took.
 
     Attributes:
-        memory_bytes: by how much the process grew; 0: not known, or not loaded yet.
-        gpu_memory_bytes: by how much it grew on GPUs, with what it keeps to read the first batches.
+        memory_bytes: growth of the process by loading the model; 0: not known, or not loaded yet.
+        gpu_memory_bytes: the same on GPUs, with the memory that the first batches reserve.
     """
 
     ranker: Ranker
@@ -91,7 +91,7 @@ class ModelLoader:
     """Loads the models of a service.
 
     Args:
-        encoder, device: of the service.
+        encoder, device: the service's encoder and device.
         sparse_encoder: loads the learned sparse encoder, or returns the one that is loaded; called by models that read
             its scores.
         max_load_s: the time that loading a model may take.

@@ -47,8 +47,8 @@ class ModelDescription:
     """A configured model, as `ListModels` reports it.
 
     Attributes:
-        name: in requests.
-        info: of its ranker.
+        name: name in requests.
+        info: description of its ranker.
         is_default: it answers requests that name no model.
         problem: why it is not served; empty if it is, or will be once it is asked for.
         is_loaded: it is in memory, or in an inference server.
@@ -142,7 +142,7 @@ class ModelRegistry:
         """Makes the stages of a request, completed from the defaults of its model, which the last stage has.
 
         Args:
-            instruction: of the query.
+            instruction: instruction of the query.
             weight: how much the first stage counts if the options do not say so.
 
         Raises:

@@ -31,7 +31,7 @@ def check_min_relevance(
     """Raises: InvalidRequest if the value is not a probability, or these stages give no relevance.
 
     Args:
-        infos: of all models by name.
+        infos: name of each model → its description.
         defaults: the default stages of all models by name.
     """
     check_is_probability(value)
@@ -68,9 +68,9 @@ def with_relevance(
     Equal texts share what is known of one of them.
 
     Args:
-        info: of the model of the last stage.
-        curve: of the service's encoder; None: it has none.
-        passages: of the request, in the order of the positions.
+        info: description of the model of the last stage.
+        curve: relevance curve of the service's encoder; None: it has none.
+        passages: passages of the request, in the order of the positions.
     """
     known = dict[str, float]()
     for window in ranking.trace.windows:

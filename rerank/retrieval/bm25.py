@@ -98,7 +98,7 @@ def write_bm25(texts: Iterable[str], work: Path, out: Path, threads: int, report
     """Writes a Lucene index of texts to the new folder `out`, with Anserini's IndexCollection.
 
     Args:
-        texts: of each row of the passage store.
+        texts: the text of each row of the passage store.
         work: folder for the texts as JSON lines, which Anserini reads; it is emptied, and removed at the end.
         threads: indexing threads; each works on files of 50,000 texts.
         report: called with the number of indexed texts from time to time.

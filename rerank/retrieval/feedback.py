@@ -60,7 +60,7 @@ class UpdateOutcome(Enum):
     TOO_FEW_PASSAGES = "fewer than two ranked passages have a vector"
     EQUAL_SCORES = "the retriever gives all ranked passages the same score"
     NO_PREFERENCE = "the ranking puts no passage above another"
-    #: Of a method that minimises a loss.
+    #: Steps and learning rate of a method that minimises a loss.
     NO_GAIN = "the updated vector fits the ranking no better than the original one"
 
 
@@ -224,7 +224,7 @@ def rocchio(
         vectors: (Q, D) vectors of the queries.
         passages: (Q, k, D) vectors of the passages.
         relevant, non_relevant: (Q, k) weights of the passages in the means, at least 0; None: all are 0.
-        weights: of the query, of the mean relevant and of the mean non-relevant passage.
+        weights: weights of the query, the mean relevant passage and the mean non-relevant passage.
     """
     of_query, of_relevant, of_non_relevant = weights
     updated = of_query * vectors + of_relevant * _mean(passages, relevant)
@@ -319,7 +319,7 @@ class FeedbackSearch:
         the second fails, with `options.on_failure`.
 
         Args:
-            query: with its vector.
+            query: the query, with its vector.
             candidates: the result of the first retrieval, which may be empty.
             deadline_s: on the event loop's clock; infinite for none.
 

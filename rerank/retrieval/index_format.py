@@ -26,7 +26,7 @@ MANIFEST_FILE = "manifest.json"
 DenseKind: TypeAlias = Literal["flat", "hnsw"]
 #: Files up to this size are hashed whenever the index is opened, in some 20 ms each.
 _SMALL_BYTES = 16 * 1024 * 1024
-#: Of larger files, the beginning is: with a damaged header, FAISS may end the process or not return.
+#: Of larger files only the beginning is hashed: with a damaged header, FAISS may end the process or not return.
 _HEAD_BYTES = 1024 * 1024
 
 
@@ -132,14 +132,14 @@ class ArrayFile:
     """A NumPy file whose rows are read, and not memory-mapped: a mapped file that is cut ends the process (SIGBUS).
 
     Args:
-        dtype: of its numbers; None: any.
+        dtype: type of the numbers; None: any.
 
     Raises:
         IndexMismatch: the file is missing, cannot be read, or has another form.
 
     Attributes:
         shape: numbers of rows, and of columns.
-        dtype: of a number.
+        dtype: type of a number.
         first_byte: offset of the first number in the file.
         row_bytes: size of a row.
     """

@@ -42,10 +42,10 @@ class ShardJob(ABC, Generic[Id]):
     """The encoding of all passages of an index, in shards of rows that any process can encode.
 
     Attributes:
-        folder: of the index, with its texts.
+        folder: folder of the index, with its texts.
         parts: folder of the finished shards, see rerank.retrieval.parts.
         encoder: identity of the encoder.
-        device: of the encoder.
+        device: the encoder's device.
         dtype: precision of the encoder.
         shard_rows: rows of a shard, which are what a kill costs a worker.
     """

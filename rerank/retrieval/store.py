@@ -23,7 +23,7 @@ _PASSAGES = "passages.sqlite"
 _VECTORS = "vectors.npy"
 _TRUNCATED = "truncated.npy"
 _WRITE_CACHE_KIB = 256 * 1024  # keeps the upper levels of the index of doc_ids in memory while it grows
-#: Of a text that Anserini reads: Jackson's StreamReadConstraints.getMaxStringLength().
+#: The most characters of a text that Anserini reads: Jackson's StreamReadConstraints.getMaxStringLength().
 _MAX_UTF16_UNITS = 20_000_000
 _MAX_VARIABLES = 10_000  # per SQL statement; SQLite's own limit is 32,766
 
@@ -48,7 +48,7 @@ class PassageTexts:
     """Reads the texts that `write_passages` wrote to a folder. Rows are 0-based and in collection order.
 
     Args:
-        folder: of the index.
+        folder: folder of the index.
 
     Raises:
         IndexMismatch: the file is missing or damaged.
@@ -100,7 +100,7 @@ class PassageStore(PassageTexts):
     """Reads the passages of a complete index: their texts, their vectors and, on request, their sparse vectors.
 
     Args:
-        folder: of the index.
+        folder: folder of the index.
         shape: number and width of the vectors, by the manifest; None does not check them.
         sparse: the sparse vectors, which its passages get; None: they get none.
 

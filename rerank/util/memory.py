@@ -12,7 +12,7 @@ import torch
 
 _STATM = Path("/proc/self/statm")
 _MEMINFO = Path("/proc/meminfo")
-#: Of the container that the process runs in; the limit is "max" where there is none.
+#: Files with the memory of the container that the process runs in. A limit "max" means no limit.
 _CGROUP = Path("/sys/fs/cgroup")
 
 

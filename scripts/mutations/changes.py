@@ -95,7 +95,7 @@ CHANGES: tuple[Change, ...] = (
     ),
     *_of(
         "rerank/rankers/fused_scores.py",
-        ("return z_scores(scores) + weight * z_scores(scores[places].mean(axis=1))", "return scores"),
+        ("return z_scores(scores) + weight * z_scores(scores[indices].mean(axis=1))", "return scores"),
         ("FULL_AGREEMENT = 0.3", "FULL_AGREEMENT = 1e-9"),
         ("FULL_KNOWLEDGE = 0.6", "FULL_KNOWLEDGE = 1e-9"),
         (" if others.any() else 1.0", ""),

@@ -27,7 +27,7 @@ _OBJECT = TypeAdapter(dict[str, Any])
 #: A body may have this many values (texts, keys, numbers, lists, objects) for each candidate, and for the options.
 _VALUES_PER_CANDIDATE, _VALUES_OF_OPTIONS = 32, 1000
 _UTF_8 = "utf-8"
-#: In pydantic's errors about half of a surrogate pair: half of a character such as an emoji.
+#: Part of pydantic's error about half of a surrogate pair, that is half of a character such as an emoji.
 _HALF = ("surrogate", "hex escape")
 #: The type of the body.
 CONTENT_TYPE = "application/json"
@@ -65,7 +65,7 @@ class HttpCall:
 
     def __init__(self, scope: Scope, receive: Receive, max_bytes: int = 0) -> None:
         host, port = scope.get("client") or ("unknown", 0)
-        #: In the form of gRPC's, such as "http:127.0.0.1:40000" or "http:[::1]:40000".
+        #: The client in the form of gRPC's peers, such as "http:127.0.0.1:40000" or "http:[::1]:40000".
         self.peer = f"http:[{host}]:{port}" if ":" in host else f"http:{host}:{port}"
         self._port: int = scope["server"][1]
         self._headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]

@@ -47,7 +47,9 @@ def window(ranker: CrossEncoderRanker, passages: list[str], query: str = "which 
 
 
 def pairs_of(window: Window) -> list[Pair]:
-    found = {place: pair for batch in window.parts for place, pair in zip(batch.places, batch.pairs, strict=True)}
+    found = {
+        position: pair for batch in window.parts for position, pair in zip(batch.positions, batch.pairs, strict=True)
+    }
     return [found[place] for place in sorted(found)]
 
 

@@ -185,7 +185,9 @@ def test_cut_passage_keeps_the_end_of_the_prompt_and_is_reported(tmp_path):
     folder = write_causal_lm(tmp_path / "m", "qwen3", tokenizer(), max_position_embeddings=512)
     window, _ = ranked(of_profile(folder, "zerank-1"), QUERY, ["word " * 2000, "short"])
     assert window.truncated == (0,)
-    pairs = {place: pair for batch in window.parts for place, pair in zip(batch.places, batch.pairs, strict=True)}
+    pairs = {
+        position: pair for batch in window.parts for position, pair in zip(batch.positions, batch.pairs, strict=True)
+    }
     assert tokenizer().decode(pairs[0]["input_ids"]).endswith("<|im_end|>\n<|im_start|>assistant\n")
 
 

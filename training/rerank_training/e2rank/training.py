@@ -39,7 +39,7 @@ from rerank_training.trainer.ranking_trainer import RankingTrainer
 from rerank_training.trainer.run import result_folder, train_checkpoint
 from rerank_training.trainer.windows import held_out_windows, read_training_lists, training_windows, with_filled_windows
 
-#: Of the plain query's cosines in InfoNCE, and the factor of the list's in the ranking loss, as in the paper.
+#: Temperature of the plain query's cosines in InfoNCE, and factor of the list's cosines in the ranking loss (paper).
 _TEMPERATURE, _SCALE = 0.03, 10.0
 
 
@@ -143,7 +143,7 @@ class E2RankObjective:
 
     Attributes:
         rank_loss: any of RANK_LOSSES; the paper's is RankNet.
-        rank_weight: of the ranking loss.
+        rank_weight: weight of the ranking loss.
     """
 
     rank_loss: RankLoss

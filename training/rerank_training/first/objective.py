@@ -33,7 +33,7 @@ class PromptSettings:
     """Prompt and window that the model is trained on.
 
     Attributes:
-        template: of the prompt.
+        template: template of the prompt.
         identifiers: letters or numbers.
         window_size: largest number of passages in a window.
         passage_tokens: passages are truncated to this number of tokens; 0: as many as fit into the context.

@@ -33,7 +33,7 @@ from rerank_training.lists.training_list import TrainingList, graded, read_lists
 
 #: Token states of the sparse encoder that are kept for passages of several lists.
 _SPARSE_CACHE_BYTES = 500_000_000
-#: With fewer lists, a choice is chance, and no gain can be told from 0.
+#: With fewer lists, a choice of weights is chance, and no gain can be distinguished from 0.
 _MIN_LISTS = 20
 #: The judgements of a collection that are read.
 _SPLIT = "test"
@@ -45,7 +45,7 @@ class WeightComparison:
 
     Attributes:
         first_stage: the order of the first stage, compared with the default.
-        gain: of weights that cross-validation chooses over the default.
+        gain: gain over the default by the weights that cross-validation chooses.
         chosen: the weights that all lists choose.
         default: the weights of the default.
     """

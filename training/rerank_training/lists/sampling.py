@@ -15,7 +15,7 @@ class Pool:
     """A query with its first-stage candidates; `make_pool` creates one.
 
     Attributes:
-        candidates: in first-stage order, with distinct texts.
+        candidates: candidates with distinct texts, in first-stage order.
         grades: doc_id → known grade; any other passage has grade 0.
         left_out: number of the candidates without a text, or with that of another one.
     """
@@ -55,7 +55,7 @@ def sample_passages(
     Args:
         sizes: smallest and largest number of passages; every number between is equally likely. The list is shorter when
             the pool does not have enough passages.
-        order: of the list; COSINE needs vectors on the query and the passages.
+        order: order of the list; COSINE needs vectors on the query and the passages.
     """
     n = random.randint(*sizes)
     positions = range(len(pool.candidates))

@@ -86,7 +86,7 @@ class TrainingList:
         passages: two or more with distinct doc_ids, in first-stage order.
         relevance: a finite number per passage, higher is better. Its scale depends on the teacher, so only the order of
             unequal numbers is comparable between teachers.
-        scores: of the first stage, one per passage; empty if they are not known.
+        scores: scores of the first stage, one per passage; empty if unknown.
 
     Raises:
         CollectionError: one of these conditions is not met, or a text is empty or not valid Unicode.
@@ -253,7 +253,7 @@ def graded(lists: Sequence[TrainingList], source: object) -> list[TrainingList]:
     Lists that are left out are logged with their number.
 
     Args:
-        source: of the lists, as messages name it.
+        source: where the lists come from, for messages.
 
     Raises:
         CollectionError: no list is left.
@@ -307,7 +307,7 @@ def parse_list(row: Any, location: str, grades: Grades | None) -> TrainingList:
     """The list of a row in any of the formats.
 
     Args:
-        location: of the row, which is the id of a query without one.
+        location: file and line of the row; a query without an id gets it as its id.
 
     Raises:
         CollectionError, BadRow, ValueError, KeyError, TypeError, AttributeError: the row is in none of them.

@@ -41,7 +41,7 @@ class VectorTable:
 
     Args:
         encode: `encode_queries` or `encode_passages` of an encoder.
-        texts: with duplicates.
+        texts: the texts, which may repeat.
     """
 
     def __init__(self, encode: Encode, texts: Iterable[str], console: Console) -> None:

@@ -56,7 +56,7 @@ class PEModel(nn.Module):
         head: (vocabulary, D) output embeddings; None if they are tied to the token embeddings, or there are none.
 
     Attributes:
-        layout: of the files of the result; None: as `load_pe_checkpoint` reads them.
+        layout: layout of the checkpoint's files; None: this package's, see `load_pe_checkpoint`.
     """
 
     head: Tensor | None
@@ -141,7 +141,7 @@ class Layout(Protocol):
         """Writes them.
 
         Args:
-            weights: of the transformer as model.*, of the projector as model.projector.*, and of the head.
+            weights: weights of the transformer as model.*, of the projector as model.projector.*, and of the head.
         """
 
 
@@ -150,7 +150,7 @@ class PEBase:
     """Model, tokenizer and prompt template that training starts from.
 
     Attributes:
-        folder: of the base.
+        folder: folder of the base.
         causal_lm: folder of the causal LM that the model is so far, or its name on the hub; empty for a PE-Rank model.
         revision: SHA-256 of the weights of the base.
     """
@@ -201,7 +201,7 @@ def _from_causal_lm(
     """Loads a causal LM.
 
     Args:
-        folder: of the base, which has the projector or else the causal LM.
+        folder: folder of the base, which has the projector or else the causal LM.
     """
     try:
         check_settings(Path(causal_lm))

@@ -211,7 +211,7 @@ class AlignCollator:
     (B, 1, E); and the other arguments of PEModel: `mask` (B, 1), all True, and `order` (B, 1), all 0.
 
     Args:
-        prompts: for texts without a conversation.
+        prompts: prompts for texts without a conversation.
         turns: the conversations about texts.
     """
 

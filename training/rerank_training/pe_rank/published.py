@@ -65,7 +65,7 @@ class PublishedLayout:
         """Writes config.json, weights and tokenizer.
 
         Args:
-            weights: of the transformer as model.*, of the projector as model.projector.*, and of the head.
+            weights: weights of the transformer as model.*, of the projector as model.projector.*, and of the head.
         """
         settings = dict(self.settings)
         if self.projector_only:

@@ -105,7 +105,7 @@ def split_queries(folder: Path, held_out: str, index: Path) -> tuple[list[Query]
     """Training queries, held-out queries, and the judgements of the held-out queries.
 
     Args:
-        folder: in BEIR layout, or its file of queries, which is read; and qrels/{held_out}.tsv for held-out queries.
+        folder: a folder in BEIR layout, or its file of queries; read with qrels/{held_out}.tsv for held-out queries.
         held_out: name of the judgements whose queries are held out; empty: no query is held out.
         index: has the judged passages.
 
@@ -273,7 +273,7 @@ def gain_line(measured: Mapping[str, Any] | None) -> str:
     """The last line of a training without a gain in R@100; empty with one.
 
     Args:
-        measured: of the held-out queries, see `_measure_change`; None: none were held out.
+        measured: measures of the held-out queries, see `_measure_change`; None: none were held out.
     """
     if measured is None:
         return "gain: not measured, as no queries were held out; kept: the encoder of the last step"

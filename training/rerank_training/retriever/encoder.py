@@ -88,7 +88,7 @@ class RetrieverCollator:
 
     Args:
         max_tokens: texts, with their prompts, are truncated to this number of tokens.
-        prompts: in front of queries and of passages.
+        prompts: texts in front of queries and of passages.
     """
 
     tokenizer: PreTrainedTokenizerBase

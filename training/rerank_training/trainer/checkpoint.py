@@ -63,7 +63,7 @@ def setting(name: str, given: T | None, base: CheckpointManifest | None, default
     A flag that differs from the base's training is logged as a warning with both values.
 
     Args:
-        name: of a field of the manifest, and of the flag.
+        name: name of a field of the manifest, and of the flag.
     """
     trained: T | None = getattr(base, name, None)
     if trained is None or trained == "":
@@ -92,7 +92,7 @@ def write_checkpoint(
     """Writes all files to a temporary folder and renames it to `folder`.
 
     Args:
-        metrics: of the run, see `train`.
+        metrics: metrics of the run, see `train`.
         model: an object with `save_pretrained`; an adapter is saved without its base.
         tokenizer: None if the checkpoint uses the encoder's.
         template: None for a ranker without a prompt.
