@@ -34,8 +34,6 @@ def container() -> Any:
 def ports() -> dict[str, int]:
     """The ports of the settings, by their names in the manifests."""
     settings = load_config(SETTINGS)
-    assert settings.telemetry.metrics is not None
-    assert settings.http is not None
     addresses = {"grpc": settings.listen, "http": settings.http.listen, "metrics": settings.telemetry.metrics}
     return {name: int(address.split(":")[1]) for name, address in addresses.items()}
 

@@ -196,24 +196,18 @@ def langchain_nvidia(base_url: str, model: str) -> Results:
 
     ranker = NVIDIARerank(base_url=f"{base_url}/v1", model=model, top_n=TOP_N, api_key=KEY)
     found = ranker.compress_documents([Document(page_content=text) for text in DOCUMENTS], QUERY)
-    score = "relevance_score"
-    return by_text(
-        found, lambda document: document.page_content, lambda document: probability(document.metadata[score])
-    )
+
+    def score(document: Any) -> float:
+        return probability(document.metadata["relevance_score"])
+
+    return by_text(found, lambda document: document.page_content, score)
 
 
 def litellm(provider: str, base_url: str, model: str, **options: Any) -> Results:
     import litellm as package
 
-    reply = package.rerank(
-        model=f"{provider}/{model}",
-        query=QUERY,
-        documents=DOCUMENTS,
-        top_n=TOP_N,
-        api_base=base_url,
-        api_key=KEY,
-        **options,
-    )
+    asked = {"query": QUERY, "documents": DOCUMENTS, "top_n": TOP_N, "api_base": base_url, "api_key": KEY}
+    reply = package.rerank(model=f"{provider}/{model}", **asked, **options)
     return [(result["index"], result["relevance_score"]) for result in reply.results]
 
 
@@ -224,14 +218,8 @@ def rerankers(provider: str, url: str, model: str) -> Results:
     return [(result.document.doc_id, result.score) for result in found][:TOP_N]
 
 
-for provider, path in {
-    "cohere": "",
-    "jina_ai": "/v1",
-    "hosted_vllm": "",
-    "huggingface": "",
-    "infinity": "",
-    "voyage": "",
-}.items():
+for provider in ("cohere", "jina_ai", "hosted_vllm", "huggingface", "infinity", "voyage"):
+    path = "/v1" if provider == "jina_ai" else ""
     client(f"litellm {provider}/", "litellm")(
         lambda base_url, model, provider=provider, path=path: litellm(provider, base_url + path, model)
     )

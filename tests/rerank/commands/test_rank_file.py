@@ -13,6 +13,7 @@ from rerank.client.client import RerankClient
 from rerank.errors import ShuttingDown
 from rerank.readers.candidates import read_requests
 from rerank.types import Window, WindowRanking
+from tests.eval.data import write
 from tests.fakes import NumberRanker
 from tests.rerank.commands.conftest import Command, Outcome
 from tests.serving import running_service
@@ -25,10 +26,6 @@ def request(number: int, passages: int = 3) -> dict[str, Any]:
     docs: list[Any] = [{"text": text, "url": "u"} if i % 2 else text for i, text in enumerate(texts)]
     candidates = [{"docid": f"d{i}", "score": -i, "doc": doc, "rank": i} for i, doc in enumerate(docs)]
     return {"query": {"qid": number, "text": f"query {number}"}, "candidates": candidates, "source": "mine"}
-
-
-def write(path: Path, rows: list[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def read(path: Path) -> list[Any]:
@@ -44,7 +41,7 @@ def address() -> Iterator[str]:
 @pytest.fixture
 def paths(tmp_path: Path) -> tuple[Path, Path]:
     """The file of 20 requests, and the file of the rankings."""
-    write(tmp_path / "requests.jsonl", [request(number) for number in range(20)])
+    write(tmp_path / "requests.jsonl", *map(request, range(20)))
     return tmp_path / "requests.jsonl", tmp_path / "ranked.jsonl"
 
 
@@ -128,7 +125,7 @@ def test_killed_run_goes_on_behind_its_last_whole_line(batch, paths, asked):
 def test_failed_request_has_its_error_in_its_place(batch, paths):
     """Also a request without candidates, one with the same passage twice, and the same query twice."""
     twice = request(2) | {"candidates": request(2)["candidates"] * 2}
-    write(paths[0], [request(0), request(1, passages=0), twice, request(0)])
+    write(paths[0], request(0), request(1, passages=0), twice, request(0))
     outcome = batch()
     assert outcome.code == 1
     assert outcome.out == 'failed requests: 2; the same command sends them again. Their lines have an "error"\n'
@@ -143,11 +140,11 @@ def test_failed_request_has_its_error_in_its_place(batch, paths):
 
 def test_failed_requests_are_sent_again_also_after_a_kill(batch, paths, asked):
     """The first run fails for two of five; the second one was killed after the first of them."""
-    write(paths[0], [request(number, passages=number % 2) for number in range(5)])
+    write(paths[0], *(request(number, passages=number % 2) for number in range(5)))
     assert batch().code == 1
     failed = read(paths[1])
     lines = paths[1].read_bytes().splitlines(keepends=True)
-    write(paths[0], [request(number) | {"candidates": request(number, 1)["candidates"]} for number in range(5)])
+    write(paths[0], *(request(number) | {"candidates": request(number, 1)["candidates"]} for number in range(5)))
     asked.clear()
     partial_of(paths[1]).write_bytes(b"".join(lines[:2]))
     assert ["error" in row for row in failed] == [True, False, True, False, True]

@@ -12,10 +12,9 @@ from rerank.commands import service
 from rerank.config import ServiceConfig
 from rerank.retrieval.index import read_manifest
 from tests.conftest import PASSAGES
+from tests.eval.data import write
 from tests.fakes import NumberRanker
-from tests.serving import reranker_of, serving
-
-# --- rerank index ---
+from tests.serving import running_service
 
 
 def test_index_is_built_and_never_overwritten(rerank, beir_folder, tmp_path):
@@ -40,14 +39,10 @@ def test_verify_names_the_damaged_file(rerank, index_folder, tmp_path):
 
 
 def test_duplicate_doc_id_of_a_corpus_is_refused_with_both_lines(rerank, tmp_path):
-    (tmp_path / "corpus.jsonl").write_text(
-        '{"_id": "1", "text": "a"}\n\n{"_id": "2", "text": "b"}\n{"_id": "1", "text": "c"}'
-    )
+    rows = [{"_id": "1", "text": "a"}, "", {"_id": "2", "text": "b"}, {"_id": "1", "text": "c"}]
+    write(tmp_path / "corpus.jsonl", *rows)
     error = rerank("index", "--collection", tmp_path, "--out", tmp_path / "index", "--device", "cpu").error
     assert error == "passage 2: doc_id '1' occurs twice in the collection; it is on the lines 1, 4"
-
-
-# --- rerank serve ---
 
 
 def test_check_finds_usable_settings_and_loads_nothing(rerank, tmp_path):
@@ -74,11 +69,7 @@ def test_http_may_have_an_address(rerank, monkeypatch, given, address):
     monkeypatch.setattr("rerank.reranking.reranker.check_models", lambda config: None)
     assert rerank("serve", "--check", *given).code == 0
     (config,) = checked
-    assert config.http is not None
     assert config.http.listen == address
-
-
-# --- rerank demo ---
 
 
 def test_taken_port_is_replaced_by_a_free_one():
@@ -91,8 +82,8 @@ def test_taken_port_is_replaced_by_a_free_one():
 
 
 def test_demo_shows_the_windows_of_first_in_the_terminal_and_beside_the_default_in_the_page(index, capsys):
-    reranker = reranker_of({"first": NumberRanker(max_window_size=20)}, index)
-    with serving(reranker) as served, RerankClient(served.address) as client:
+    rankers = {"first": NumberRanker(max_window_size=20)}
+    with running_service(rankers, index) as served, RerankClient(served.address) as client:
         service._show_first(client)
     printed = capsys.readouterr()
     assert "its windows over the same candidates" in printed.err

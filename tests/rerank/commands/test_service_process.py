@@ -132,7 +132,6 @@ def test_fresh_service_at_the_address_of_another_answers_and_ends_with_its_kille
         RerankClient(ended.address, attempts=1) as client,
     ):
         try:
-            assert parent.stdout is not None
             assert parent.stdout.readline().strip() == ended.address
             models = client.list_models(TIMEOUT_S).models
             assert {model.name for model in models if model.is_loaded} == {"default", "pe-rank", "identity"}

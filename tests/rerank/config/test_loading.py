@@ -82,7 +82,6 @@ def test_invalid_file_is_refused_with_the_name_of_the_key(path, text, problem):
 def test_command_line_beats_the_file_in_a_mapping_key_by_key(path):
     path.write_text("http: {listen: '127.0.0.1:1', allowed_hosts: [mine]}\n")
     config = load_config(path, http={"listen": "127.0.0.1:2"})
-    assert config.http is not None
     assert (config.http.listen, config.http.allowed_hosts) == ("127.0.0.1:2", ("mine",))
     path.write_text("http: 127.0.0.1:1\n")
     assert load_config(path, http={"listen": "127.0.0.1:2"}).http.listen == "127.0.0.1:2"

@@ -60,7 +60,6 @@ def test_feedback_searches_again_with_the_vector_of_the_list(stub, ranker, e2ran
     first = index.candidates(FirstStage.DENSE, query, 4)
     prepared = ranker.prepare(query, list(first))
     vector = rank_windows(ranker, [Window(prepared.query, prepared.passages)])[0].query_vector
-    assert vector is not None
     second = index.candidates(FirstStage.DENSE, replace(query, vector=vector), 4)
     reply = search(stub, feedback=pb.Feedback(method=pb.FEEDBACK_METHOD_E2RANK))
     assert {result.doc_id for result in reply.results} == {candidate.doc_id for candidate in (*first, *second)}

@@ -15,6 +15,7 @@ from rerank.types import FeedbackMethod, FeedbackSettings, Passage, Query, RankO
 from rerank.v1 import rerank_pb2 as pb
 
 LIMITS = Limits(max_candidates=3, max_query_chars=10, max_passage_chars=20)
+TWICE = r"'a' is also the doc_id of candidates\[0\]; send each doc_id once"
 UNKNOWN = 99  # the enums of proto3 are open, so that any number can arrive
 
 
@@ -34,6 +35,14 @@ def search_request(query: str = "query", **fields: object) -> pb.SearchRequest:
 
 def feedback_request(**fields: object) -> pb.SearchRequest:
     return search_request(feedback=pb.Feedback(**fields))
+
+
+def weighted_request(**fields: object) -> pb.SearchRequest:
+    return search_request(first_stage_weight=pb.FirstStageWeight(**fields))
+
+
+def scored(score: float) -> pb.Candidate:
+    return pb.Candidate(doc_id="a", text="a", first_stage_score=score)
 
 
 def checked(message: pb.RerankRequest | pb.SearchRequest, limits: Limits = LIMITS) -> Any:
@@ -83,30 +92,22 @@ def test_exceeded_limit_is_refused_with_value_and_limit(request_, field, value, 
         (rerank_request(query=""), "query", "the query is empty"),
         (rerank_request(query="\x00\x1f\x7f"), "query", "the query is empty"),
         (rerank_request([]), "candidates", "the list is empty; send at least one candidate"),
-        (
-            rerank_request([candidate("a"), candidate("b"), candidate("a")]),
-            "candidates[2].doc_id",
-            r"'a' is also the doc_id of candidates\[0\]; send each doc_id once",
-        ),
+        (rerank_request([candidate("a"), candidate("b"), candidate("a")]), "candidates[2].doc_id", TWICE),
         (rerank_request([candidate("")]), "candidates[0].doc_id", "'' is blank or contains tabs, line ends or other"),
         (rerank_request([candidate("a\tb")]), "candidates[0].doc_id", r"'a\\tb' is blank or contains tabs"),
         (rerank_request([candidate("a", None)]), "candidates[0].text", "neither text nor in_index is set"),
         *(
             (
-                rerank_request([pb.Candidate(doc_id="a", text="a", first_stage_score=score)]),
+                rerank_request([scored(score)]),
                 "candidates[0].first_stage_score",
-                f"{score} is not a finite number; send one, or leave it out",
+                f"{score} is not a finite number; send",
             )
             for score in (math.inf, -math.inf, math.nan)
         ),
         (rerank_request(top_n=-1), "top_n", "-1 is negative; use 0 or more"),
         (rerank_request(strategy=pb.Strategy(kind=UNKNOWN)), "strategy.kind", r"99 is not a value .* \[0, 1, "),
         *(
-            (
-                search_request(first_stage_weight=pb.FirstStageWeight(number=weight)),
-                "first_stage_weight",
-                f"{weight} is not between 0 and 100",
-            )
+            (weighted_request(number=weight), "first_stage_weight", f"{weight} is not between 0 and 100")
             for weight in (-0.1, 100.5, math.inf, math.nan)
         ),
         (feedback_request(top_k=1), "feedback.top_k", "1 is not between 2 and 200; use a value in this range"),
@@ -127,10 +128,8 @@ def test_feedback_has_defaults_and_keeps_what_the_request_sets():
 
 
 def test_control_characters_become_spaces_except_tabs_and_line_ends():
-    request = rerank_request(
-        [candidate(text="\x00one\x1f\ttwo\r\nthree\x7f")], query="\x07 a\x00b ", instruction="\x0bc"
-    )
-    found = checked(request)
+    sent = [candidate(text="\x00one\x1f\ttwo\r\nthree\x7f")]
+    found = checked(rerank_request(sent, query="\x07 a\x00b ", instruction="\x0bc"))
     assert found.candidates[0].text == " one \ttwo\r\nthree "
     assert found.query == Query("  a b ", instruction="c")  # published models read white space at its ends
 

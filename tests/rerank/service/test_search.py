@@ -64,7 +64,6 @@ def test_new_passages_are_scored_by_the_updated_vector(stub, index, encoder):
     assert new
     for result in new:
         (passage,) = index.store.passages([result.doc_id])
-        assert passage.vector is not None
         assert result.first_stage_score != pytest.approx(float(np.dot(query, passage.vector)), abs=1e-4)
         assert -1 <= result.first_stage_score <= 1
 

@@ -41,7 +41,6 @@ def test_service_starts_is_updated_and_ends_on_sigterm(tmp_path):
     first = write_settings(tmp_path / "first.yaml", port, "a")
     with subprocess.Popen(command(first), stdout=subprocess.PIPE, text=True) as service:
         try:
-            assert service.stdout is not None
             assert any(line == f"listening on [::]:{port}\n" for line in service.stdout)
             assert served_models(port) == ["a"]
             second = write_settings(tmp_path / "second.yaml", port, "a", "b")

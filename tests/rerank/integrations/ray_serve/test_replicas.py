@@ -109,7 +109,6 @@ def test_update_to_a_model_that_fails_its_self_test_keeps_the_replicas(stub, ray
     assert served_models(stub) == ["number"]
 
 
-pytest.importorskip("ray", reason="needs the extra ray; `make ray-tests` installs it")
 #: Nine windows of 20 tokens each.
 LONG_REQUEST = pb.RerankRequest(
     query="q", candidates=numbered_candidates(range(10)), strategy=pb.Strategy(window_size=2, stride=1)
