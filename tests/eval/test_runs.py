@@ -142,9 +142,8 @@ def test_incomplete_last_line_is_dropped(tmp_path):
 def test_other_settings_are_refused_with_both_values(tmp_path):
     path = tmp_path / "trace.jsonl"
     TraceFile(path, {"depth": 100, "seed": 0}).add(response("q"))
-    with pytest.raises(
-        ConfigError, match=r"1 responses of a run with other settings \(depth: 100 there, 50 now\); choose another"
-    ):
+    message = r"1 responses of a run with other settings \(depth: 100 there, 50 now\); choose another"
+    with pytest.raises(ConfigError, match=message):
         TraceFile(path, {"depth": 50, "seed": 0})
     with pytest.raises(ConfigError, match="seed: 0 there, not set now"):
         TraceFile(path, {"depth": 100})

@@ -103,8 +103,8 @@ def test_line_end_that_a_template_lost_is_a_warning(encoder, tmp_path):
         models = load_config(None, [named_model(f"it=first-zephyr:{folder}")]).models[:1]
         return load_models(models, ModelLoader(encoder, "cpu")).describe()[0].info.warning
 
-    told = "template.yaml differs from its publisher's prompt: prefix ends with 1 line ends, not 2; in YAML"
-    assert told in warning("\n")
+    message = "template.yaml differs from its publisher's prompt: prefix ends with 1 line ends, not 2; in YAML"
+    assert message in warning("\n")
     assert warning("\n\n") == ""
 
 

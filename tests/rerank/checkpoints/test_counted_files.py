@@ -2,13 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rerank.checkpoints import counted_files
 from rerank.checkpoints.counted_files import check_counts
 from rerank.errors import CheckpointError
+from tests.small_encoder import change_json
 from tests.small_tokenizers import byte_level
 
 
@@ -18,27 +18,23 @@ def tokenizer(tmp_path: Path) -> Path:
     return tmp_path / "tokenizer.json"
 
 
-def changed(path: Path, **parts: Any) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text()) | parts))
-
-
 def test_tokenizer_may_have_any_vocabulary_and_few_other_values(tokenizer):
     vocabulary = {"type": "BPE", "vocab": {f"t{n}": n for n in range(50_000)}, "merges": []}
-    changed(tokenizer, model=vocabulary)
+    change_json(tokenizer, model=vocabulary)
     check_counts(tokenizer)
-    changed(tokenizer, normalizer={"type": "Sequence", "normalizers": [{"type": "NFC"}] * 1000})
+    change_json(tokenizer, normalizer={"type": "Sequence", "normalizers": [{"type": "NFC"}] * 1000})
     with pytest.raises(CheckpointError, match=r"tokenizer\.json has 2,\d\d\d values beside its vocabulary, and .* 2,0"):
         check_counts(tokenizer)
 
 
 def test_padding_is_bounded(tokenizer):
-    changed(tokenizer, padding={"strategy": {"Fixed": 10**12}, "pad_id": 0})
+    change_json(tokenizer, padding={"strategy": {"Fixed": 10**12}, "pad_id": 0})
     with pytest.raises(CheckpointError, match=r"has texts padded to 1,000,000,000,000 tokens, .* at most 1,000,000"):
         check_counts(tokenizer)
 
 
 def test_tokenizer_of_millions_of_values_is_not_parsed(tokenizer, monkeypatch):
-    changed(tokenizer, model={"vocab": [[]] * 100})
+    change_json(tokenizer, model={"vocab": [[]] * 100})
     monkeypatch.setattr(counted_files, "_MAX_TOKENIZER_VALUES", 99)
     monkeypatch.setattr(json, "loads", None)
     with pytest.raises(CheckpointError, match="has more than 99 values"):

@@ -1,9 +1,7 @@
 """Published layouts by their names, from a hub on this machine that the real huggingface_hub asks."""
 
-import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +14,8 @@ import pytest
 
 from rerank.checkpoints import hub as module
 from tests.hub_server import use_hub
+from tests.serving import free_port
+from tests.small_encoder import change_json
 
 pytestmark = [pytest.mark.shared, pytest.mark.timeout(900)]
 
@@ -58,8 +58,7 @@ def fixtures(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The checkpoints, of which PE-Rank's names its encoder as the published one does."""
     folder = tmp_path_factory.mktemp("published") / "fixtures"
     shutil.copytree(shared.parent / "reference" / "parity" / "fixtures", folder)
-    config = folder / "pe-rank-mistral-jina" / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"encoder_name": ENCODER}))
+    change_json(folder / "pe-rank-mistral-jina" / "config.json", encoder_name=ENCODER)
     paths = {"PYTHONPATH": f"{ROOT}:{shared.parent / 'tools' / 'families'}", "CHECKPOINTS": str(folder)}
     command = [sys.executable, "-c", BUILD, *(name for name, _ in FAMILIES.values())]
     subprocess.run(command, env={**os.environ, "PROJECT": str(ROOT), **paths}, check=True)
@@ -69,9 +68,7 @@ def fixtures(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def hub(shared: Path, fixtures: Path) -> Iterator[str]:
     """The URL of a hub that serves the checkpoints."""
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        port = unused.getsockname()[1]
+    port = free_port()
     models = [f"{name}={fixtures / folder}" for name, folder in MODELS.items()]
     command = [sys.executable, str(shared.parent / "tools" / "hub.py"), str(port), *models]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
@@ -95,9 +92,8 @@ def test_check_passes_on_a_machine_without_a_checkpoint_and_again_offline(hub, t
     variables = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
     variables |= {"HF_ENDPOINT": hub, "HF_HOME": str(tmp_path / "home")}
     for offline, expected in ({}, "downloading 2."), ({"HF_HUB_OFFLINE": "1"}, "from the cache"):
-        done = subprocess.run(
-            command, env=variables | offline, cwd=tmp_path, capture_output=True, text=True, check=False
-        )
+        environment = variables | offline
+        done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         assert "Alibaba-NLP/E2Rank-0.6B: commit " in done.stderr
         assert expected in done.stderr

@@ -1,6 +1,7 @@
 """Packed checkpoints are small, whole, and served as they were trained."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -27,9 +28,9 @@ def trained(checkpoint: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def packed(trained: Path, out: Path) -> Path:
+def packed(trained: Path, out: Path, *start: Any) -> Path:
     out.mkdir()
-    pack(trained, out)
+    pack(trained, out, *start)
     return out
 
 
@@ -40,8 +41,7 @@ def test_weights_are_float16_and_the_rest_is_copied(trained, tmp_path):
     assert all(torch.equal(after[name], tensor.half()) for name, tensor in before.items())
     assert (out / "config.json").read_bytes() == (trained / "config.json").read_bytes()
     manifest = read_manifest(out)  # checks the hash
-    assert manifest is not None
-    assert manifest.weights_sha256 != read_manifest(trained).weights_sha256  # type: ignore[union-attr]
+    assert manifest.weights_sha256 != read_manifest(trained).weights_sha256
 
 
 def test_packed_checkpoint_is_served_in_float32_with_nearly_the_same_scores(trained, encoder, tmp_path):
@@ -64,24 +64,19 @@ def test_number_that_float16_cannot_hold_is_named(trained, tmp_path):
 
 @pytest.mark.parametrize("share", [0.0, 0.5])
 def test_share_of_the_training_lies_between_start_and_end(trained, checkpoint, tmp_path, share):
-    out = tmp_path / "out"
-    out.mkdir()
-    pack(trained, out, checkpoint, share)
+    out = packed(trained, tmp_path / "out", checkpoint, share)
     start, end = load_file(checkpoint / "model.safetensors"), load_file(trained / "model.safetensors")
     for name, tensor in load_file(out / "model.safetensors").items():
         torch.testing.assert_close(tensor, ((1 - share) * start[name] + share * end[name]).half())
     manifest = read_manifest(out)
-    assert manifest is not None
     assert f"--share {share}" in manifest.command
 
 
 def test_start_of_another_training_is_refused(trained, checkpoint, tmp_path):
     other = write_perturbed(tmp_path / "other", checkpoint)
     change_weights(other, {"projector.up.bias": torch.zeros(3)})
-    out = tmp_path / "out"
-    out.mkdir()
     with pytest.raises(CheckpointError, match=r"projector\.up\.bias has the shapes"):
-        pack(trained, out, other, 0.5)
+        packed(trained, tmp_path / "out", other, 0.5)
 
 
 def test_packed_adapter_is_served_with_its_base(tmp_path):
@@ -89,9 +84,8 @@ def test_packed_adapter_is_served_with_its_base(tmp_path):
     adapter = first_run(inputs, tmp_path / "run", "--max-steps", "1", "--lora-rank", "2", "--learning-rate", "1e-2")
     out = packed(adapter, tmp_path / "out")
     before, after = (load_file(folder / "adapter_model.safetensors") for folder in (adapter, out))
-    assert {name: tensor.half().tolist() for name, tensor in before.items()} == {
-        name: tensor.tolist() for name, tensor in after.items()
-    }
+    halves = {name: tensor.half().tolist() for name, tensor in before.items()}
+    assert {name: tensor.tolist() for name, tensor in after.items()} == halves
     first, second = (load_causal_lm(folder, torch.device("cpu")).model for folder in (adapter, out))
     token_ids = torch.arange(5)[None]
     torch.testing.assert_close(first(token_ids).logits, second(token_ids).logits, atol=1e-3, rtol=0)

@@ -125,9 +125,8 @@ async def test_too_many_windows_are_refused_before_anything_is_prepared(monkeypa
     monkeypatch.setattr("rerank.engine.engine.MAX_WINDOWS", 30)
     async with engine_for(ranker) as engine:
         await engine.run(request_for(shuffled(20), strategy))
-        with pytest.raises(
-            InvalidRequest, match=r"needs \d+ windows for 100 candidates, more than the limit of 30; use"
-        ):
+        message = r"needs \d+ windows for 100 candidates, more than the limit of 30; use"
+        with pytest.raises(InvalidRequest, match=message):
             await engine.run(request_for(shuffled(100), strategy))
     assert len(slices(ranker)) == 1
 

@@ -127,8 +127,8 @@ async def test_distances_that_do_not_count_are_no_warning():
 @pytest.mark.parametrize("lost", [None, float("nan")])
 async def test_score_that_turns_those_of_the_others_off_is_told(lost):
     ranking = await ranked([1.0, 2.0, 3.0], [30.0, lost, 10.0], step(Single(20), 2.0))
-    told = "1 of 3 candidates have no finite first-stage score, so the scores of the others do not count"
-    assert ranking.trace.model_warning == told
+    warning = "1 of 3 candidates have no finite first-stage score, so the scores of the others do not count"
+    assert ranking.trace.model_warning == warning
     for scores in ([None] * 3, [30.0, 20.0, 10.0]):
         assert not (await ranked([1.0, 2.0, 3.0], scores, step(Single(20), 2.0))).trace.model_warning
 

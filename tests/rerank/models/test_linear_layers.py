@@ -95,9 +95,8 @@ def test_layers_are_rounded_and_head_and_embeddings_are_not():
 
 
 def test_device_without_float8_is_refused():
-    with pytest.raises(
-        ConfigError, match=r"float8 needs a GPU of compute capability 8.9 .*, this is device cpu; use auto"
-    ):
+    message = r"float8 needs a GPU of compute capability 8.9 .*, this is device cpu; use auto"
+    with pytest.raises(ConfigError, match=message):
         check_float8(torch.device("cpu"))
     with pytest.raises(ConfigError, match="float8 needs a GPU"):
         pick_precision(random_model(DECODERS["llama"]), "float8")

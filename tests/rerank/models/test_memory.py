@@ -51,9 +51,8 @@ def test_model_fits_up_to_the_byte(lm, free, dtype):
     free(None)
     check_fits(lm, CPU, dtype)
     free(needed(lm, dtype.itemsize) - 1)
-    with pytest.raises(
-        CheckpointError, match=rf"lm needs some .* GB, .* weights in {str(dtype).split('.')[1]} .* free"
-    ):
+    message = rf"lm needs some .* GB, .* weights in {str(dtype).split('.')[1]} .* free"
+    with pytest.raises(CheckpointError, match=message):
         check_fits(lm, CPU, dtype)
 
 

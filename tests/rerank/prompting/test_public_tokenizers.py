@@ -23,7 +23,7 @@ from rerank.prompting.identifiers import IdentifierKind, derive_identifiers
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.templates import load_template
 from tests.fakes import prepared_window
-from tests.rerank.prompting.test_tokens import TEXTS, as_a_whole, prepared
+from tests.rerank.prompting.test_tokens import TEXTS, as_a_whole
 
 pytestmark = pytest.mark.public_tokenizers
 
@@ -48,10 +48,8 @@ def sentencepiece(path: Path, scratch: Path) -> Public:
 
     shutil.copy(path, scratch / "tokenizer.model")
     reference = sentencepiece.SentencePieceProcessor(model_file=str(path))
-    return Public(
-        LlamaTokenizer.from_pretrained(scratch, add_bos_token=True),
-        lambda text: [reference.bos_id(), *reference.encode(text)],
-    )
+    tokenizer = LlamaTokenizer.from_pretrained(scratch, add_bos_token=True)
+    return Public(tokenizer, lambda text: [reference.bos_id(), *reference.encode(text)])
 
 
 def tiktoken(path: Path, split: str) -> Public:
@@ -131,7 +129,7 @@ def test_prompt_from_the_tokens_of_passages_is_that_of_the_whole_text(publics, n
 
     @given(renderer=st.sampled_from(renderers), texts=TEXTS)
     def check(renderer: ListwiseRenderer, texts: list[str]) -> None:
-        window = prepared(renderer, *texts)
+        window = prepared_window(renderer, "how long", texts)
         assert renderer.prompt(window, "ABCDE").token_ids == as_a_whole(renderer, window, "ABCDE")
 
     check()

@@ -197,9 +197,8 @@ def test_passages_that_fit_are_shown_whole():
 
 
 def test_query_that_leaves_no_word_for_passages_is_refused_with_the_limit():
-    with pytest.raises(
-        InvalidRequest, match=r"leave none of the prompt's \d+ tokens for a word of each of the 2 passages"
-    ):
+    message = r"leave none of the prompt's \d+ tokens for a word of each of the 2 passages"
+    with pytest.raises(InvalidRequest, match=message):
         by_words(100, 300, ["alpha " * 300, "beta"])
 
 

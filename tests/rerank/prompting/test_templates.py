@@ -25,10 +25,7 @@ def test_template_of_a_file_has_its_parts_and_hash(path):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (
-            "{prefix: p, body: '{candidate}', suffix: s, sufix: s}",
-            r"line 1: sufix: unknown setting; did you mean suffix\?",
-        ),
+        ("{prefix: p, body: '{candidate}', suffix: s, sufix: s}", r"1: sufix: unknown setting; did you mean suffix\?"),
         ("{prefix: p, body: '{candidate}'}", r"suffix: the setting is missing"),
         ("{prefix: p, body: '{rank}', suffix: s}", r"the body contains \{candidate\} 0 times; write it once"),
         ("{prefix: p, body: '{candidate} {candidate}', suffix: s}", r"the body contains \{candidate\} 2 times"),

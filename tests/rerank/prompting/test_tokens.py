@@ -51,16 +51,12 @@ def as_a_whole(renderer: ListwiseRenderer, window: Window, names: str) -> list[i
         return renderer.prompt(window, names).token_ids
 
 
-def prepared(renderer: ListwiseRenderer, *texts: str) -> Window:
-    return prepared_window(renderer, "how long", texts)
-
-
 @each_tokenizer
 @pytest.mark.parametrize("template", TEMPLATES)
 @given(limits=st.sampled_from(LIMITS), texts=TEXTS)
 def test_prompt_is_that_of_the_whole_text(name, template, limits, texts):
     renderer = renderer_of(name, template, *limits)
-    window = prepared(renderer, *texts)
+    window = prepared_window(renderer, "how long", texts)
     assert renderer.prompt(window, "ABCDE").token_ids == as_a_whole(renderer, window, "ABCDE")
 
 
@@ -68,7 +64,8 @@ def test_prompt_is_that_of_the_whole_text(name, template, limits, texts):
 def test_words_within_a_passage_are_tokenized_once(name, monkeypatch):
     renderer = renderer_of(name, "first", 100_000, 0)
     names = "ABCDEFGHIJKLMNOPQRST"
-    window = prepared(renderer, *(f"{' '.join(f'word{place}' for _ in range(40))}." for place in range(20)))
+    texts = [f"{' '.join(f'word{place}' for _ in range(40))}." for place in range(20)]
+    window = prepared_window(renderer, "how long", texts)
     renderer.prompt(window, names)  # counts the tokens of the rest
     read = list[str]()
     of_texts = PromptTokenizer._ids
@@ -108,13 +105,9 @@ def with_normalizer(normalizer: normalizers.Normalizer) -> PreTrainedTokenizerBa
 def test_tokenizer_that_reads_across_spaces_reads_prompts_as_a_whole(tokenizer):
     assert not PromptTokenizer(tokenizer).cuts_at_spaces
     renderer = ListwiseRenderer(load_template("first"), tokenizer, 4096, 1)
-    window = prepared(renderer, "fleas lives, 70 000 years s s", "the moons , and the tides")
+    window = prepared_window(renderer, "how long", ["fleas lives, 70 000 years s s", "the moons , and the tides"])
     rendered = renderer.render(window.query, "AB", [passage.text for passage in window.passages])
     assert renderer.prompt(window, "AB").token_ids == renderer.tokenize(rendered)
-
-
-def count_words(text: str) -> int:
-    return len(text.split())
 
 
 def test_only_the_beginning_of_a_long_text_is_counted():
@@ -122,7 +115,7 @@ def test_only_the_beginning_of_a_long_text_is_counted():
 
     def count(text: str) -> int:
         counted.append(len(text))
-        return count_words(text)
+        return len(text.split())
 
     start = beginning("word " * 40_000, 20, count)
     assert sum(counted) < 5000

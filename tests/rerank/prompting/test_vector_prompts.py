@@ -19,10 +19,7 @@ from tests.small_tokenizers import byte_level, metaspace
 
 #: Uses every field but {text}.
 EVERY_FIELD = Template(
-    prefix="{instruction} {num} passages for {query} {query_vector} .",
-    body="[{rank}] {candidate} of {num}",
-    suffix=" end {query}",
-    sha256="",
+    "{instruction} {num} passages for {query} {query_vector} .", "[{rank}] {candidate} of {num}", " end {query}", ""
 )
 SHOWS_TEXT = Template("{query}: {query_vector}\n", "Passage {rank}: [{candidate}] {text}\n\n", "Rank {num}", sha256="")
 #: One for all examples of hypothesis.
@@ -56,12 +53,6 @@ def literal_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     """The ids of a text whose characters are all literal."""
     ids: list[int] = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
     return ids
-
-
-def as_text(prompts: VectorPrompts, ids: list[int]) -> str:
-    names = {PASSAGE_SLOT: "<P>", QUERY_SLOT: "<Q>"}
-    tokens = (names.get(token) or str(prompts._tokenizer.convert_ids_to_tokens(token)) for token in ids)
-    return "".join(tokens).replace("▁", " ").replace("<0x0A>", "\n")
 
 
 @pytest.mark.parametrize("n", [0, 1, 20])
@@ -106,7 +97,8 @@ def test_no_text_of_a_request_makes_a_slot_or_a_special_token_in_a_chat(text):
 def test_published_prompt_is_the_chat_around_slots():
     prompts = VectorPrompts(load_template("pe_rank_text"), published_tokenizer(), in_chat=True, text_tokens=64)
     ids = list(prompts.token_ids(Query("fleas"), [Passage("a", "x"), Passage("b", "y")]))
-    text = as_text(prompts, ids)
+    tokens = ("<P>" if token == PASSAGE_SLOT else prompts._tokenizer.convert_ids_to_tokens(token) for token in ids)
+    text = "".join(tokens).replace("▁", " ").replace("<0x0A>", "\n")
     assert text.startswith("<s> [INST] Below are 2 passages")
     assert " 1: [<P> ]\n\nPassage 2: [<P> ]\n\nSearch query: fleas\n" in text
     assert text.endswith(" [/INST]")

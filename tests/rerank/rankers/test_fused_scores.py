@@ -138,14 +138,8 @@ def served(settings: FusionModel, of_list: Signals) -> Floats:
 @pytest.mark.parametrize(
     "number",
     [
-        "beyond_words_weight",
-        "lexical_weight",
-        "sparse_weight",
-        "cosine_depth",
-        "similar_passages",
-        "smoothing_weight",
-        "FULL_AGREEMENT",
-        "FULL_KNOWLEDGE",
+        *("beyond_words_weight", "lexical_weight", "sparse_weight", "cosine_depth", "similar_passages"),
+        *("smoothing_weight", "FULL_AGREEMENT", "FULL_KNOWLEDGE"),
     ],
 )
 def test_each_number_changes_the_order(number, monkeypatch):
@@ -241,9 +235,8 @@ def test_models_and_the_rarity_of_words_count_as_far_as_the_words_are_known():
         knowing = replace(of_list, cheap=replace(cheap, known_words=known))
         shares[known] = list_scores(SETTINGS, FirstStageKind.AUTO, knowing.cheap, read, knowing.select(read))
     shared = 1 - slow_weight(FirstStageKind.AUTO, cheap) / 1.25
-    assert weight_by_list(SETTINGS, FirstStageKind.AUTO, replace(cheap, known_words=0.3)) == pytest.approx(
-        1.25 * (1 - shared / 2)
-    )
+    half_known = weight_by_list(SETTINGS, FirstStageKind.AUTO, replace(cheap, known_words=0.3))
+    assert half_known == pytest.approx(1.25 * (1 - shared / 2))
     assert shares[0.6][0].tolist() == shares[1.0][0].tolist() != shares[0.3][0].tolist()
     of_read = cheap.select(read)
     expected = 1.25 * np.array(z(of_read.first_stage.tolist()))

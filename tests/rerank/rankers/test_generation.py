@@ -91,10 +91,8 @@ def test_written_tokens_and_their_time_are_told_from_those_of_the_prompt(trained
 def test_decoding_is_greedy_whatever_the_checkpoint_configures(trained, tmp_path):
     """Published checkpoints may configure sampling and a repetition penalty, but brackets repeat."""
     checkpoint = shutil.copytree(trained, tmp_path / "sampling")
-    sampling = GenerationConfig(
-        do_sample=True, temperature=50.0, repetition_penalty=9.0, max_length=5, eos_token_id=[1, 2]
-    )
-    sampling.save_pretrained(checkpoint)
+    sampling = {"do_sample": True, "temperature": 50.0, "repetition_penalty": 9.0}
+    GenerationConfig(**sampling, max_length=5, eos_token_id=[1, 2]).save_pretrained(checkpoint)
     (ranking,) = rank_windows(GenerationRanker(checkpoint, "first", LETTERS, device="cpu"), [make_window(3)])
     assert (ranking.permutation, ranking.repairs) == ((2, 0, 1), 0)
 
@@ -104,9 +102,8 @@ def test_order_of_exact_length_ends_neither_early_nor_late(trained):
     template = load_template("first").with_style(PromptStyle(order_tokens="exact"))
     ranker = GenerationRanker(trained, template, LETTERS, device="cpu")
     for n in (2, 3, 7):
-        bare = (
-            len(byte_level()(" > ".join(f"[{name}]" for name in ALL_LETTERS[:n]))["input_ids"]) - 1
-        )  # RankLLM's count
+        order = " > ".join(f"[{name}]" for name in ALL_LETTERS[:n])
+        bare = len(byte_level()(order)["input_ids"]) - 1  # RankLLM's count
         (ranking,) = rank_windows(ranker, [make_window(n)])
         assert ranking.decode_cost.tokens == bare
         assert (ranker.fewest_tokens(n), ranker.new_tokens(n)) == (bare, bare)
@@ -138,9 +135,8 @@ def test_output_of_a_random_model_is_repaired_and_counted(tmp_path, family, kind
     for window, batched in zip(windows, rankings, strict=True):
         n = len(window.passages)
         prompt = prompt_of(tokenizer, window, names)
-        expected = parse_permutation(
-            generate_with_transformers(checkpoint, prompt, ranker.encode(window).tokens - len(prompt)), names[:n]
-        )
+        text = generate_with_transformers(checkpoint, prompt, ranker.encode(window).tokens - len(prompt))
+        expected = parse_permutation(text, names[:n])
         assert rank_windows(ranker, [window]) == [batched]
         assert (batched.permutation, batched.repairs) == (expected.permutation, expected.repairs)
         assert sorted(batched.scores) == list(range(1 - n, 1))
@@ -185,9 +181,8 @@ async def test_window_whose_reasoning_has_no_end_keeps_its_order_and_the_reply_s
         found = await engine.run(request)
     assert [result.position for result in found.ranked] == [0, 1, 2, 3, 4]
     assert found.trace.completeness is Completeness.NONE
-    assert found.trace.reason.startswith(
-        "1 of 1 windows kept their order, because the model had not ended its thinking"
-    )
+    reason = "1 of 1 windows kept their order, because the model had not ended its thinking"
+    assert found.trace.reason.startswith(reason)
 
 
 def test_thinking_is_part_of_the_prompt_where_the_chat_template_has_the_choice(tmp_path):

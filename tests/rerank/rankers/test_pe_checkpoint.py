@@ -119,9 +119,8 @@ def test_template_of_the_checkpoint_has_priority_over_the_option(tmp_path, encod
     folder = write_published(tmp_path / "named", encoder, template=SHORT)
     own = load_template(str(folder / "prompt.yaml")).sha256
     assert PERankRanker(folder, encoder, device="cpu").info.template_sha256 == own
-    with pytest.raises(
-        ConfigError, match=r"template 'pe_rank' was requested, but .* was trained with 'prompt.yaml'; leave"
-    ):
+    message = r"template 'pe_rank' was requested, but .* was trained with 'prompt.yaml'; leave"
+    with pytest.raises(ConfigError, match=message):
         PERankRanker(folder, encoder, device="cpu", template="pe_rank")
 
 

@@ -36,7 +36,6 @@ def random_window(n: int, seed: int, text: str = "a query") -> Window:
 
 def cosine_order(window: Window) -> tuple[int, ...]:
     """Best first, in float64, equal cosines in the order of the window."""
-    assert window.query.vector is not None
     query = window.query.vector.astype(np.float64)
     cosines = [p.vector.astype(np.float64) @ query for p in window.passages if p.vector is not None]
     return tuple(np.argsort(-np.array(cosines), kind="stable").tolist())

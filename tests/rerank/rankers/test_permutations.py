@@ -127,9 +127,7 @@ def test_answer_is_read_as_by_rank_llm(text, names, permutation):
         ("1.3 > 2.1", ONE_TO_FIVE, (0, 2, 1, 3, 4), NOTHING),
     ],
 )
-def test_answer_is_read_otherwise_than_by_rank_llm_where_its_rule_takes_any_digit_or_letter(
-    text, names, rank_llm, ours
-):
+def test_answer_is_read_otherwise_than_by_rank_llm_where_it_takes_any_digit_or_letter(text, names, rank_llm, ours):
     assert rank_llm_reads(text, names) == rank_llm
     assert parse_permutation(text, names).permutation == ours
 
@@ -144,11 +142,8 @@ def test_repairs_are_places_of_the_order_and_a_wrong_identifier_for_a_missing_on
 
 names_of_windows = st.sampled_from([ALL_LETTERS, ALL_LETTERS[26:], tuple(str(number) for number in range(1, 101))])
 #: Text with many identifiers, brackets and separators.
-answers = (
-    st.text()
-    | st.text("[]><, ABab12")
-    | st.lists(st.sampled_from(["[A]", "[2]", "B", "[", " > ", ",", "30"])).map("".join)
-)
+parts_of_answers = st.lists(st.sampled_from(["[A]", "[2]", "B", "[", " > ", ",", "30"]))
+answers = st.text() | st.text("[]><, ABab12") | parts_of_answers.map("".join)
 
 
 @given(answers, names_of_windows, st.integers(0, 52))

@@ -123,9 +123,8 @@ def test_golden_scores_are_compared_within_their_tolerance(first, tmp_path, diff
 def test_golden_scores_of_other_weights_fail(first, tmp_path):
     write_golden(first, SETTINGS, tmp_path)
     change_golden(tmp_path, model_revision="0" * 64)
-    with pytest.raises(
-        SelfTestFailed, match=rf"belongs to weights 0{{64}}, the checkpoint holds {first.info.model_revision}; restore"
-    ):
+    message = rf"belongs to weights 0{{64}}, the checkpoint holds {first.info.model_revision}; restore"
+    with pytest.raises(SelfTestFailed, match=message):
         run(first, tmp_path)
 
 

@@ -28,15 +28,8 @@ from tests.causal_lms import write_causal_lm
 from tests.pe_checkpoints import SHORT, change_weights, write_published
 from tests.small_tokenizers import byte_level
 
-WIDE = {
-    "hidden_size": 256,
-    "intermediate_size": 512,
-    "num_hidden_layers": 6,
-    "num_attention_heads": 4,
-    "head_dim": 64,
-    "initializer_range": 0.085,
-    "tie_word_embeddings": False,
-}
+WIDE = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 6, "num_attention_heads": 4}
+WIDE |= {"head_dim": 64, "initializer_range": 0.085, "tie_word_embeddings": False}
 LINEAR = torch.nn.functional.linear
 #: Of the logits of FIRST, which are otherwise about as far apart as a nat.
 HEAD_SCALE = 10
@@ -242,21 +235,14 @@ def positions_of_decode_steps_are_shifted(ranker: Any, patch: pytest.MonkeyPatch
     patch.setattr(ranker._reader, "_forward", shifted)
 
 
-OF_A_PASS = [
-    padding_at_the_start_is_attended,
-    padding_at_the_end_is_read,
-    the_position_before_is_read,
-    positions_in_a_batch_are_shifted,
-    windows_are_swapped,
-]
+OF_A_PASS = [padding_at_the_start_is_attended, padding_at_the_end_is_read, the_position_before_is_read]
+OF_A_PASS += [positions_in_a_batch_are_shifted, windows_are_swapped]
 FAULTS: dict[str, list[Plant]] = {
     "first": [*OF_A_PASS, rows_of_the_head_are_permuted, rows_of_the_head_are_of_other_tokens],
     "one_step": [*OF_A_PASS, passages_are_permuted],
     "dynamic": [
-        states_are_swapped,
-        passages_are_permuted,
-        decode_steps_read_the_first_passage,
-        positions_of_decode_steps_are_shifted,
+        *(states_are_swapped, passages_are_permuted),
+        *(decode_steps_read_the_first_passage, positions_of_decode_steps_are_shifted),
     ],
 }
 
@@ -272,7 +258,6 @@ def test_fault_is_found(kind, plant, request, monkeypatch):
     plant(case.ranker, monkeypatch)
     first = "try precision: float32, and if that fails, too: " if case.precision == "bfloat16" else ""
     ways_out = "its scores depend on what else is read|the service computes this model wrongly"
-    with pytest.raises(
-        SelfTestFailed, match=rf"scores .*differ .* in {case.precision} .* deviations; {first}({ways_out})"
-    ):
+    message = rf"scores .*differ .* in {case.precision} .* deviations; {first}({ways_out})"
+    with pytest.raises(SelfTestFailed, match=message):
         case.check()

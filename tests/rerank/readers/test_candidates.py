@@ -98,8 +98,8 @@ def test_text_is_found_under_the_field_names_of_different_indexes(tmp_path, doc,
 
 def test_trec_run_is_told_from_a_request_file(tmp_path):
     path = write(tmp_path / "run.trec", "q1 Q0 d1 1 -2.5e+1 bm25")
-    told = r"run\.trec:1 is a line of a TREC run, which has no texts; .*--collection"
-    with pytest.raises(CollectionError, match=told):
+    message = r"run\.trec:1 is a line of a TREC run, which has no texts; .*--collection"
+    with pytest.raises(CollectionError, match=message):
         read_requests(path)
 
 

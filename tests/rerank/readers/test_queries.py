@@ -16,9 +16,8 @@ def read(folder: Path, text: str) -> list[tuple[str, str]]:
 
 def test_query_with_two_texts_is_refused_with_both_lines(tmp_path):
     assert read(tmp_path, '1\twhy\n{"_id": 1, "text": "why"}\n') == [("1", "why")]
-    with pytest.raises(
-        CollectionError, match=r"queries:3 has the query '1' of line 1, with another value; give it once"
-    ):
+    message = r"queries:3 has the query '1' of line 1, with another value; give it once"
+    with pytest.raises(CollectionError, match=message):
         read(tmp_path, "1\twhy\n2\twhy\n1\thow\n")
 
 

@@ -84,9 +84,8 @@ def test_number_is_the_weight_and_a_model_decides_by_a_kind(options, weight):
 
 @pytest.mark.parametrize("weight", [-0.1, 100.1, math.inf, math.nan])
 def test_weight_out_of_range_is_refused_with_the_range(weight):
-    with pytest.raises(
-        InvalidRequest, match="is not between 0 and 100; use a number in this range, or one of auto, neural"
-    ):
+    message = "is not between 0 and 100; use a number in this range, or one of auto, neural"
+    with pytest.raises(InvalidRequest, match=message):
         RankOptions(first_stage_weight=weight)
 
 

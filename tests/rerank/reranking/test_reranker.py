@@ -94,9 +94,8 @@ def test_arguments_of_a_cross_encoder_that_cannot_change_scores_are_ignored():
         assert ranked == reranker.rank("q", DOCUMENTS)
         with pytest.raises(TypeError, match="apply_softmax would change the result"):
             reranker.predict(pairs, apply_softmax=True)
-        with pytest.raises(
-            TypeError, match="unexpected argument 'batchsize'; of CrossEncoder's, batch_size, chunk_size"
-        ):
+        message = "unexpected argument 'batchsize'; of CrossEncoder's, batch_size, chunk_size"
+        with pytest.raises(TypeError, match=message):
             reranker.rank("q", DOCUMENTS, batchsize=8)
 
 

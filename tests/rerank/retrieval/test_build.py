@@ -122,9 +122,8 @@ def test_disk_without_space_for_the_vectors_is_named_before_the_first_is_encoded
         build_index(collection(), tmp_path / "index", encoder, lambda stage, *_: reports.append(stage))
 
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=needed - 1))
-    with pytest.raises(
-        ConfigError, match=r"the vectors of 40 passages need .* GB, and .* GB are free; free disk space"
-    ):
+    message = r"the vectors of 40 passages need .* GB, and .* GB are free; free disk space"
+    with pytest.raises(ConfigError, match=message):
         build()
     assert "vectors" not in reports
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=needed))

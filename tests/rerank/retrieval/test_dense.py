@@ -203,7 +203,6 @@ def queries(encoder: Encoder) -> list[Query]:
 
 
 def by_matrix_product(store: PassageStore, query: Query, depth: int) -> list[int]:
-    assert query.vector is not None
     return np.argsort(-(store.vectors.read() @ query.vector), kind="stable")[:depth].tolist()
 
 

@@ -30,18 +30,16 @@ def test_candidates_are_the_results_with_text_and_vector(index, first_stage):
     assert all(candidate.vector is not None for candidate in found)
 
 
+OTHER = {"encoder": {"name": "other/encoder", "sha256": "0" * 64}}
+PROMPTS = {"encoder": {"query_prompt": "q: ", "document_prompt": "d: "}}
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
         ({"format": "rerank-index-1"}, rf"has format rerank-index-1, but this version reads {FORMAT}"),
-        (
-            {"encoder": {"name": "other/encoder", "sha256": "0" * 64}},
-            r"built with encoder other/encoder .*loaded one is encoder sentence-transformers/all-MiniLM-L6-v2",
-        ),
-        (
-            {"encoder": {"query_prompt": "q: ", "document_prompt": "d: "}},
-            r"query prompt 'q: ', document prompt 'd: '.*the loaded one is .*query prompt '', document prompt ''",
-        ),
+        (OTHER, r"built with encoder other/encoder .*loaded one is encoder sentence-transformers/all-MiniLM-L6-v2"),
+        (PROMPTS, r"query prompt 'q: ', document prompt 'd: '.*loaded one is .*query prompt '', document prompt ''"),
     ],
     ids=["format", "encoder", "prompts"],
 )

@@ -1,5 +1,6 @@
 """Damaged indexes are refused when they are opened, with the file named; every byte is checked on request."""
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -23,14 +24,6 @@ def copy(index_folder: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(index_folder, tmp_path / "copy"))
 
 
-def truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def drop_last_vector(path: Path) -> None:
-    np.save(path, np.load(path)[:-1])
-
-
 def write_nan(path: Path) -> None:
     vectors = np.load(path)
     vectors[3] = np.nan
@@ -45,8 +38,8 @@ def flip_a_byte(path: Path) -> None:
 
 DAMAGES: dict[str, tuple[str, Callable[[Path], object]]] = {
     "no passages": ("passages.sqlite", Path.unlink),
-    "truncated vectors": ("vectors.npy", truncate),
-    "too few vectors": ("vectors.npy", drop_last_vector),
+    "truncated vectors": ("vectors.npy", lambda path: os.truncate(path, path.stat().st_size // 2)),
+    "too few vectors": ("vectors.npy", lambda path: np.save(path, np.load(path)[:-1])),
     "no vectors": ("vectors.npy", Path.unlink),
     "NaN vectors": ("vectors.npy", write_nan),
 }

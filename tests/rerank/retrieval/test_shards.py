@@ -18,14 +18,9 @@ TEXTS = [f"passage {n} {'with more words ' * (n % 5)}" for n in range(N)]
 
 @pytest.fixture
 def job(encoder: Encoder, tmp_path: Path) -> DenseJob:
-    return new_job(encoder, tmp_path)
-
-
-def new_job(encoder: Encoder, folder: Path) -> DenseJob:
     """TEXTS in shards of five."""
-    folder.mkdir(exist_ok=True)
-    list(write_passages(folder, (Passage(f"d{n}", text) for n, text in enumerate(TEXTS))))
-    return DenseJob(folder, folder / "parts", encoder.id, "cpu", "float32", shard_rows=5)
+    list(write_passages(tmp_path, (Passage(f"d{n}", text) for n, text in enumerate(TEXTS))))
+    return DenseJob(tmp_path, tmp_path / "parts", encoder.id, "cpu", "float32", shard_rows=5)
 
 
 def test_encoder_that_changed_under_its_name_is_refused(job, encoder):

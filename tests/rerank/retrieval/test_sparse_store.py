@@ -44,12 +44,9 @@ def random_vectors(n: int, seed: int = 0) -> list[SparseVector]:
     """Vectors of 0 to 9 terms."""
     draw = np.random.default_rng(seed)
     chosen = [np.sort(draw.choice(TERMS, draw.integers(10), replace=False)) for _ in range(n)]
-    return [
-        SparseVector(
-            terms.astype(np.int32), draw.uniform(0.1, 3, len(terms)).astype(np.float32), bool(draw.integers(2))
-        )
-        for terms in chosen
-    ]
+    weights = [draw.uniform(0.1, 3, len(terms)).astype(np.float32) for terms in chosen]
+    rows = zip(chosen, weights, draw.integers(2, size=n), strict=True)
+    return [SparseVector(terms.astype(np.int32), of_terms, bool(is_cut)) for terms, of_terms, is_cut in rows]
 
 
 def stored(folder: Path, vectors: list[SparseVector], sizes: list[int]) -> SparseStore:
@@ -104,15 +101,10 @@ def test_service_opens_them_if_a_model_reads_them(folder, sparse_encoder, ranker
 def test_damaged_file_is_named(name, tmp_path):
     stored(tmp_path, random_vectors(20), [20])
     path = tmp_path / FOLDER / name
-    np.save(path, np.load(path)[:-1])
-    with pytest.raises(IndexMismatch, match=rf"{name} is damaged.*copy the index again, or build it again"):
-        SparseStore(tmp_path, 20, TERMS)
-    path.write_bytes(b"\x93NUMPY")
-    with pytest.raises(IndexMismatch, match=rf"{name} is damaged"):
-        SparseStore(tmp_path, 20, TERMS)
-    path.unlink()
-    with pytest.raises(IndexMismatch, match=rf"{name} is damaged"):
-        SparseStore(tmp_path, 20, TERMS)
+    for damage in (lambda: np.save(path, np.load(path)[:-1]), lambda: path.write_bytes(b"\x93NUMPY"), path.unlink):
+        damage()
+        with pytest.raises(IndexMismatch, match=rf"{name} is damaged.*copy the index again, or build it again"):
+            SparseStore(tmp_path, 20, TERMS)
 
 
 def test_offsets_that_fall_and_terms_of_no_vocabulary_are_damage(tmp_path):

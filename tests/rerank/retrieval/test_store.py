@@ -67,11 +67,9 @@ def test_text_that_lucene_cannot_take_is_named_with_its_length(tmp_path, monkeyp
     monkeypatch.setattr(stores, "_MAX_UTF16_UNITS", 6)
     list(write_passages(tmp_path, [Passage("a", "6 char"), Passage("b", "🎻🎻🎻")]))
     (tmp_path / "passages.sqlite").unlink()
-    told = (
-        "passage 1: the text of doc_id 'b' has 7 characters, as UTF-16 counts them, and Lucene takes at most 6; divide"
-    )
+    message = "passage 1: the text of doc_id 'b' has 7 characters, as UTF-16 counts them, and Lucene takes at most 6"
     for text in ("seven c", "🎻🎻🎻."):
-        with pytest.raises(CollectionError, match=told):
+        with pytest.raises(CollectionError, match=message):
             list(write_passages(tmp_path, [Passage("a", ""), Passage("b", text)]))
         (tmp_path / "passages.sqlite").unlink()
 
@@ -95,9 +93,8 @@ def test_damaged_header_of_vectors_is_named(tmp_path, wrong, right):
     content = path.read_bytes()
     assert wrong in content
     path.write_bytes(content.replace(wrong, right, 1))
-    with pytest.raises(
-        IndexMismatch, match=r"vectors\.npy is damaged: .*; copy the index again, or build it again"
-    ) as caught:
+    message = r"vectors\.npy is damaged: .*; copy the index again, or build it again"
+    with pytest.raises(IndexMismatch, match=message) as caught:
         VectorFile(path)
     assert "\n" not in str(caught.value)
 
