@@ -27,7 +27,8 @@ _OTHER_ARCHITECTURES = {
     "SetEncoderModel": "a Set-Encoder of lightning-ir, whose layers transformers lacks; rank with lightning-ir",
     "MonoModel": "a cross-encoder of lightning-ir, whose head transformers lacks; rank with lightning-ir",
     "T5ForConditionalGeneration": "an encoder-decoder; write mono-t5:FOLDER if it is monoT5 or InRanker, or "
-    "rank-t5:FOLDER if it is RankT5. LiT5 and ListT5, whose decoders read lists, run in their own programs only",
+    "rank-t5:FOLDER if it is RankT5, or lit5-distill:FOLDER if it is LiT5-Distill. ListT5 and LiT5-Score run in their "
+    "own programs only",
     "MT5ForConditionalGeneration": "an encoder-decoder; write mono-mt5:FOLDER if it is a monoT5 over mT5. Others are "
     "not served",
 }

@@ -30,7 +30,7 @@ class ModelSettings(Settings):
     Attributes:
         name: the model's name in requests.
         ranker: how the model ranks: fusion, pe-rank, e2rank, first, generation,
-            jina-listwise, cross-encoder, late-interaction, api or identity. Default: the profile's.
+            fusion-in-decoder, jina-listwise, cross-encoder, late-interaction, api or identity. Default: the profile's.
         load: when the model is loaded: at the `start` of the service, or by the first `request` for it, which waits or
             fails with UNAVAILABLE by its deadline. Default: start; request for the bundled language models.
         unload_after_s: seconds without a request until the model's memory is freed; the next request loads it again.
@@ -350,6 +350,21 @@ class GenerationModel(ListwiseModel):
         return self
 
 
+class FusionInDecoderModel(ProfiledModel):
+    """Settings of a LiT5 model (Tamber et al., arXiv 2312.16098): an encoder-decoder that writes the order of a window.
+
+    Its profile states the prompt of each passage.
+
+    Attributes:
+        path: folder of the model.
+        window_size: the default number of passages per window, and the most, up to 100; the answer has a token for each
+            character of their order, "[2] > [1] > …". Default: 20; checkpoints whose names end with -v2 order 100.
+    """
+
+    ranker: Literal["fusion-in-decoder"]
+    path: Path
+
+
 class JinaListwiseModel(WholeListModel, ScoringModel, LanguageModel):
     """Settings of jina-reranker-v3 or v3.5 (Wang et al., arXiv 2509.25085), which reads a list in one prompt.
 
@@ -483,6 +498,7 @@ ModelConfig: TypeAlias = Annotated[
     | E2RankModel
     | FirstModel
     | GenerationModel
+    | FusionInDecoderModel
     | JinaListwiseModel
     | CrossEncoderModel
     | LateInteractionModel

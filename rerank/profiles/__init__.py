@@ -100,6 +100,18 @@ class Blocks(_Facts):
     passages: int
 
 
+class FusionInDecoderPrompt(_Facts):
+    """The prompt of each passage for `rerank.rankers.fusion_in_decoder`, which reads each alone and orders all.
+
+    Attributes:
+        text: {query}, {number} and {passage} stand for the query, the passage's number in the window, and its text.
+        max_tokens: of the prompt with its end token; a longer one is cut at its end.
+    """
+
+    text: str
+    max_tokens: int
+
+
 class Profile(_Facts):
     """A published model.
 
@@ -120,6 +132,7 @@ class Profile(_Facts):
             easily loses or gains one.
         pair: the prompt of a cross-encoder.
         blocks: limits of a model that reads blocks of passages.
+        passage_prompt: the prompt of a model that reads each passage alone and orders all.
         figures: what the publisher measured.
     """
 
@@ -129,7 +142,7 @@ class Profile(_Facts):
     prompt_source: str
     publisher_prompt: PublisherPrompt | None = None
     encoder: str = ""
-    ranker: Literal["first", "generation", "pe-rank", "e2rank", "cross-encoder", "jina-listwise"]
+    ranker: Literal["first", "generation", "pe-rank", "e2rank", "cross-encoder", "jina-listwise", "fusion-in-decoder"]
     template: str | None = None
     identifiers: Literal["letters", "numbers"] | None = None
     decoding: Literal["one_step", "dynamic"] | None = None
@@ -139,6 +152,7 @@ class Profile(_Facts):
     own_prompt: dict[str, int | str | tuple[str, ...]] = Field(default_factory=dict)
     pair: PairPrompt | None = None
     blocks: Blocks | None = None
+    passage_prompt: FusionInDecoderPrompt | None = None
     thinking_tokens: int | None = None
     line_ends: dict[Literal["prefix", "body", "suffix"], int] = Field(default_factory=dict)
     figures: Figures | None = None
@@ -158,6 +172,7 @@ class Profile(_Facts):
             "line_ends",
             "pair",
             "blocks",
+            "passage_prompt",
             "figures",
         }
         return {name: value for name, value in self.model_dump(exclude=facts).items() if value is not None}

@@ -22,6 +22,7 @@ from rerank.config import (
     E2RankModel,
     EncoderConfig,
     FirstModel,
+    FusionInDecoderModel,
     FusionModel,
     GenerationModel,
     IdentityModel,
@@ -40,6 +41,7 @@ from rerank.models.sparse_encoder import SparseEncoder
 from rerank.profiles import PairPrompt, load_profile, names
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.prompting.published import PREFIX
+from rerank.prompting.style import PromptStyle
 from rerank.prompting.templates import Template, load_template, parse_template
 from rerank.rankers import self_test
 from rerank.rankers.base import Ranker, RankerInfo
@@ -48,6 +50,7 @@ from rerank.rankers.e2rank import E2RankPrompts, E2RankRanker
 from rerank.rankers.failed import FailedRanker, unknown_info
 from rerank.rankers.first import FirstPrompts, FirstRanker, first_settings
 from rerank.rankers.fusion import FusionRanker
+from rerank.rankers.fusion_in_decoder import FusionInDecoderRanker
 from rerank.rankers.generation import GenerationPrompts, GenerationRanker
 from rerank.rankers.identity import IdentityRanker
 from rerank.rankers.jina_listwise import JinaListwiseRanker
@@ -246,6 +249,8 @@ def _load_ranker(model: ModelConfig, encoder: Encoder, device: str, sparse_encod
         case GenerationModel():
             template, kind = _generation_prompt(model)
             return GenerationRanker(model.path, template, kind, device, model.precision, model.thinking_tokens)
+        case FusionInDecoderModel():
+            return _load_fusion_in_decoder(model, device)
         case JinaListwiseModel():
             return _load_jina_listwise(model, device)
         case CrossEncoderModel():
@@ -262,6 +267,16 @@ def _pair_prompt(model: CrossEncoderModel) -> PairPrompt | None:
     if profile is None or profile.pair is None or profile.publisher_prompt is None:
         return profile.pair if profile else None
     return profile.pair.with_words(read_words(profile.publisher_prompt, model.path))
+
+
+def _load_fusion_in_decoder(model: FusionInDecoderModel, device: str) -> FusionInDecoderRanker:
+    """Raises: ConfigError if no profile states the prompt of the model."""
+    profile = load_profile(model.profile) if model.profile else None
+    if profile is None or profile.passage_prompt is None:
+        known = " or ".join(name for name in names() if load_profile(name).passage_prompt)
+        raise ConfigError(f"model {model.name}: its prompt is in a profile, and it names none; add profile: {known}")
+    style = PromptStyle.model_validate(profile.prompt)
+    return FusionInDecoderRanker(model.path, profile.passage_prompt, style, model.window_size, device, model.precision)
 
 
 def _load_jina_listwise(model: JinaListwiseModel, device: str) -> JinaListwiseRanker:

@@ -48,7 +48,7 @@ def test_settings_that_the_file_leaves_out_keep_their_default(path):
         (
             "models: [{name: a, ranker: fist}]",
             r"models\[0\]: ranker should be one of identity, fusion, pe-rank, e2rank, first, generation, "
-            r"jina-listwise, cross-encoder, late-interaction, api; did you mean first\?$",
+            r"fusion-in-decoder, jina-listwise, cross-encoder, late-interaction, api; did you mean first\?$",
         ),
         ("models: [{name: a}]", r"models\[0\]: ranker is missing$"),
         (

@@ -7,16 +7,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tokenizers import processors
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     LlamaConfig,
     LlamaModel,
-    PreTrainedTokenizerFast,
     Qwen3Config,
-    T5Config,
 )
 
 from rerank.config import EncoderConfig
@@ -31,23 +28,15 @@ from rerank.types import Passage, Query, ScoreKind, Window
 from tests.causal_lms import SIZES, write_causal_lm
 from tests.fakes import prepared_window
 from tests.pe_checkpoints import change_config, change_weights
-from tests.small_tokenizers import CHATML_CHAT, add_special, byte_level_bpe, wrapped
+from tests.small_tokenizers import CHATML_CHAT, byte_level_bpe, wrapped
+from tests.t5 import tokenizer, write_t5
 
 QUERY = "how long does a flea live"
 PASSAGES = ["A flea lives a year.", " two\n\nlines, and a space ", "日本 🐜 naïve café", "moon " * 900, "yes"]
-WORDS = ("yes", "no", "Yes", "No", "▁true", "▁false", "<extra_id_10>")
 #: Made up: the words of the publishers are not in this repository.
 PUBLISHED = {"system": "<|im_start|>system\nBe fair.<|im_end|>\n<|im_start|>user\n", "task": "Is B about A?"}
 
 Ids = Callable[[str], list[int]]
-
-
-def tokenizer() -> PreTrainedTokenizerFast:
-    """Qwen's form, with Gemma's special tokens and T5's answers."""
-    backend = byte_level_bpe(digits=r"\p{N}", whole_words=WORDS)
-    add_special(backend, ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<bos>"])
-    tokens = {"bos_token": "<bos>", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
-    return wrapped(backend, CHATML_CHAT, **tokens, extra_special_tokens=["<|im_start|>"])
 
 
 TOKENIZER = tokenizer()
@@ -234,23 +223,6 @@ def test_profile_of_another_model_is_refused(tmp_path):
         of_profile(write_causal_lm(tmp_path / "other", "qwen3", other), "zerank-1")
 
 
-def write_t5(folder: Path) -> Path:
-    split = tokenizer()
-    end = split.eos_token
-    split.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"$A {end}", special_tokens=[(end, split.convert_tokens_to_ids(end))]
-    )
-    split.model_max_length = 512
-    split.save_pretrained(folder)
-    torch.manual_seed(0)
-    sizes: dict[str, Any] = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
-    config = T5Config(
-        vocab_size=len(split), decoder_start_token_id=0, pad_token_id=0, eos_token_id=1, initializer_factor=3.0, **sizes
-    )
-    AutoModelForSeq2SeqLM.from_config(config).save_pretrained(folder)
-    return folder
-
-
 @torch.no_grad()
 @pytest.mark.parametrize(
     ("name", "profile", "asked", "answers"),
@@ -330,7 +302,7 @@ def test_layerwise_model_without_a_head_is_refused(tmp_path):
 
 
 def test_other_encoder_decoder_is_refused_with_the_words_to_type(tmp_path):
-    folder = write_t5(tmp_path / "LiT5-Distill-base")
+    folder = write_t5(tmp_path / "ListT5-base")
     with pytest.raises(ConfigError, match=rf"encoder-decoder; write mono-t5:{folder} if it is monoT5"):
         named_model(f"a={folder}")
     with pytest.raises(CheckpointError, match="an encoder-decoder: it answers with texts, and has no vectors"):
