@@ -18,14 +18,16 @@ from google.protobuf import json_format
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from rerank.access.credentials import PLAIN
 from rerank.access.keys import CallerLimits, add_key
-from rerank.client.client import check_health
 from rerank.engine.engine import Engine
+from rerank.names import SERVICE
 from rerank.telemetry.logs import JsonFormatter
 from rerank.v1 import rerank_pb2 as pb
+from tests.http_client import JSON_TYPE
 from tests.serving import (
     HTTP,
+    REQUEST,
+    RERANK,
     TIMEOUT_S,
     HeldService,
     Served,
@@ -36,7 +38,7 @@ from tests.serving import (
     wait_for,
 )
 
-TWO = {"query": "secret", "candidates": numbered_candidates([1, 2])}
+TWO = {"query": "secret", "candidates": REQUEST.candidates}
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ ANSWERED = ("OK", 2)
 
 def over_grpc(served: Served, method: str, request: Any, headers: Headers = (), timeout_s: float = TIMEOUT_S) -> Answer:
     with grpc.insecure_channel(served.address) as channel:
-        rpc = channel.unary_unary(f"/rerank.v1.RerankService/{method}")
+        rpc = channel.unary_unary(f"/{SERVICE}/{method}")
         call = rpc.future(request.SerializeToString(), timeout=timeout_s, metadata=headers)
         status = rpc_status.from_call(call)
         retry = detail(status, error_details_pb2.RetryInfo).retry_delay.seconds if status else 0
@@ -74,13 +76,12 @@ def over_grpc(served: Served, method: str, request: Any, headers: Headers = (), 
 def over_http(served: Served, method: str, request: Any, headers: Headers = (), timeout_s: float = TIMEOUT_S) -> Answer:
     codes = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 404: "NOT_FOUND"}
     codes |= {200: "OK", 429: "RESOURCE_EXHAUSTED", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED"}
-    client = served.http
     if method == "ListModels":
-        reply = client.send("GET", "/v1/models", headers=dict(headers))
+        reply = served.http.send("GET", "/v1/models", headers=dict(headers))
     else:
         body = json_format.MessageToJson(request).encode()
-        fields = {"content-type": "application/json", "x-request-timeout-ms": str(round(timeout_s * 1000))}
-        reply = client.send("POST", f"/{method.lower()}", body, fields | dict(headers))
+        fields = JSON_TYPE | {"x-request-timeout-ms": str(round(timeout_s * 1000))}
+        reply = served.http.send("POST", f"/{method.lower()}", body, fields | dict(headers))
     retry_s, request_id = int(reply.headers.get("retry-after", 0)), reply.headers.get("x-request-id", "")
     content = reply.json
     return Answer(codes[reply.status], content.get("message", ""), retry_s, request_id, len(content.get("results", ())))
@@ -127,7 +128,7 @@ def test_calls_over_the_limit_are_told_when_to_come_again(send):
 
 def is_healthy(served: Served) -> bool:
     """True if both ports tell everyone that the service is healthy."""
-    over_grpc = check_health(served.address, PLAIN, TIMEOUT_S) == "SERVING"
+    over_grpc = served.health == "SERVING"
     assert over_grpc == (served.http.get("/health").status == 200)
     return over_grpc
 
@@ -180,7 +181,7 @@ def test_calls_that_cannot_end_in_a_drain_are_told_at_once(send, monkeypatch):
 @contextmanager
 def unread_over_grpc(served: Served, request: pb.RerankRequest) -> Iterator[Callable[[], bool]]:
     with grpc.insecure_channel(served.address) as channel:
-        call = channel.stream_stream("/rerank.v1.RerankService/Rerank")(iter([request.SerializeToString()]))
+        call = channel.stream_stream(RERANK)(iter([request.SerializeToString()]))
         yield lambda: call.code() is grpc.StatusCode.UNAVAILABLE
 
 

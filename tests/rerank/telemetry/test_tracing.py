@@ -88,7 +88,7 @@ def test_missing_collector_is_told_once(caplog, monkeypatch):
     with http_service(telemetry=TRACES) as served:
         for _ in range(4):
             assert served.http.post("/rerank", {"query": "q", "texts": ["1"]}).status == 200
-            time.sleep(0.5)
+            time.sleep(0.2)
         wait_for(lambda: any("traces do not reach" in message for message in caplog.messages))
     of_traces = [record for record in caplog.records if record.name.startswith(("opentelemetry", "rerank.telemetry"))]
     assert len(of_traces) == 1
