@@ -1,12 +1,9 @@
 """The attacks: what they send is allowed, and their table has a row for each."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from contextlib import closing
 from http.client import HTTPConnection
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +17,7 @@ from scripts.attacks.table import ATTACKS
 
 
 @pytest.mark.parametrize("name", ["cancelled-encoding", "long-passages-to-first", "narrow-windows", "large-requests"])
-def test_worst_requests_are_allowed(name: str) -> None:
+def test_worst_requests_are_allowed(name):
     """Otherwise the attack would be refused on arrival."""
     sent: list[pb.RerankRequest] = []
 
@@ -40,7 +37,7 @@ def test_worst_requests_are_allowed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["endless-continue", "endless-chunk-extensions"])
-def test_upstream_answers_some_requests_and_then_without_end(name: str, tmp_path: Path) -> None:
+def test_upstream_answers_some_requests_and_then_without_end(name, tmp_path):
     """Otherwise its model would not be served, and nobody would ask it."""
     prepare = ATTACKS[name].prepare
     assert prepare is not None
@@ -62,7 +59,7 @@ def test_upstream_answers_some_requests_and_then_without_end(name: str, tmp_path
 
 
 @pytest.mark.slow
-def test_attack_is_measured_on_a_service_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attack_is_measured_on_a_service_of_its_own(monkeypatch):
     """Its models take no time here."""
     models = [{"name": name, "ranker": "identity"} for name in ("identity", "first", "pe-rank")]
     monkeypatch.setattr(attacks, "_SETTINGS", {"models": models})

@@ -1,11 +1,8 @@
 """The benchmark runs with tiny models and prints figures; the figures themselves are not checked."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -41,7 +38,7 @@ def own_threads() -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_quick_benchmark_prints_figures(own_threads: None) -> None:
+def test_quick_benchmark_prints_figures(own_threads):
     result = CliRunner().invoke(app, ["--quick", "--only", ",".join(GROUPS)])
     assert result.exit_code == 0, result.output
     rows = {line[:45].strip(): list(map(float, line[45:].split())) for line in result.stdout.splitlines()}
@@ -52,14 +49,14 @@ def test_quick_benchmark_prints_figures(own_threads: None) -> None:
     assert rows["kernels a layer, compiled"][0] < rows["kernels a layer, eager"][0] / 2
 
 
-def test_kernels_are_operators_that_compute() -> None:
+def test_kernels_are_operators_that_compute():
     matrix = torch.ones(4, 4)
     assert kernels(lambda: (matrix @ matrix).t()[:2] + 1.0) == 2
     assert kernels(lambda: torch.nn.functional.linear(matrix, matrix)) == 1
     assert kernels(lambda: matrix.t()) == 0
 
 
-def test_shapes_are_those_of_windows_that_slide_over_the_lists(tmp_path: Path) -> None:
+def test_shapes_are_those_of_windows_that_slide_over_the_lists(tmp_path):
     passages = [{"docid": str(n), "doc": "bird " * (1 + 9 * (n < 20))} for n in range(40)]
     request = {"query": {"qid": "1", "text": "what is a bird"}, "candidates": passages}
     (tmp_path / "requests.jsonl").write_text(json.dumps(request), encoding="utf-8")

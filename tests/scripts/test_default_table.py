@@ -1,7 +1,5 @@
 """The table has the forms of each list, and counts the lists that a model makes worse."""
 
-from __future__ import annotations
-
 import pytest
 from rerank_eval.statistics import compare
 
@@ -10,7 +8,7 @@ from rerank.types import Passage, Query
 from scripts.reproduce.default_table import Row, as_markdown, fused
 
 
-def test_table_counts_lists_that_are_worse_by_form() -> None:
+def test_table_counts_lists_that_are_worse_by_form():
     ups, downs = [0.3, 0.4, 0.5, 0.6], [0.2, 0.31, 0.4, 0.49]
     better, worse = compare(ups, downs), compare(downs, ups)
     hardly = compare([0.3, 0.4, 0.5, 0.598], ups)
@@ -25,7 +23,7 @@ def test_table_counts_lists_that_are_worse_by_form() -> None:
     assert "significantly worse (p < .05, each alone) on 1 of 1" in search
 
 
-def test_lists_are_fused_by_ranks_and_as_opensearch_does() -> None:
+def test_lists_are_fused_by_ranks_and_as_opensearch_does():
     first = [CandidateList(Query("q", "1"), (Passage("a", "A", 9.0), Passage("b", "B", 5.0), Passage("c", "C", 1.0)))]
     second = [CandidateList(Query("q", "1"), (Passage("c", "C", 0.9), Passage("d", "D", 0.1)))]
     for how, expected in (

@@ -1,7 +1,5 @@
 """The proof on a GPU runs whole without one, on tiny models, and reports what failed; its times are not checked."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -54,7 +52,7 @@ def proof(tmp_path: Path, table: Table) -> Iterator[Proof]:
         yield found
 
 
-def test_rows_have_the_ratio_to_the_floor(table: Table) -> None:
+def test_rows_have_the_ratio_to_the_floor(table):
     table.figure("a pass", 30.0, "ms", 20.0)
     table.figure("service", 20_000, "tokens/s", 50_000, ", p50 3 ms")
     table.figure("no floor", 1.234, "queries/s")
@@ -67,7 +65,7 @@ def test_rows_have_the_ratio_to_the_floor(table: Table) -> None:
     ]
 
 
-def test_floor_counts_two_operations_a_weight_and_token(proof: Proof) -> None:
+def test_floor_counts_two_operations_a_weight_and_token(proof):
     size = LlamaSize(64, 128, 2, 2, 2)
     weights = layer_weights(size)
     assert weights == 2 * (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64)
@@ -76,7 +74,7 @@ def test_floor_counts_two_operations_a_weight_and_token(proof: Proof) -> None:
     assert proof.read_ms(size) == pytest.approx(2 * weights / 1e10 * 1000)
 
 
-def test_lists_are_those_of_requests_that_are_long_enough(proof: Proof, tmp_path: Path) -> None:
+def test_lists_are_those_of_requests_that_are_long_enough(proof, tmp_path):
     path = tmp_path / "requests.jsonl"
     candidates = ", ".join(f'{{"docid": "{n}", "doc": {{"text": "text {n}"}}}}' for n in range(40))
     query = '{"query": {"qid": "%s", "text": "what %s"}, "candidates": [%s]}\n'
@@ -87,7 +85,7 @@ def test_lists_are_those_of_requests_that_are_long_enough(proof: Proof, tmp_path
         _ = replace(proof, requests=path).lists
 
 
-def test_scores_beyond_the_bound_fail_one_row_and_not_the_others(proof: Proof, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_beyond_the_bound_fail_one_row_and_not_the_others(proof, monkeypatch):
     bounds = {"bfloat16": Tolerance("bfloat16", 0, 1e-9), "float32": Tolerance("float32", 1, 1)}
     monkeypatch.setattr(program, "tolerance", lambda _, precision: bounds[precision])
     path = str(proof.models.causal_lm("compared"))
@@ -99,7 +97,7 @@ def test_scores_beyond_the_bound_fail_one_row_and_not_the_others(proof: Proof, m
     assert proof.table.has_failed
 
 
-def test_section_that_fails_or_takes_too_long_keeps_its_rows_and_does_not_end_the_proof(table: Table) -> None:
+def test_section_that_fails_or_takes_too_long_keeps_its_rows_and_does_not_end_the_proof(table):
     def fail() -> None:
         raise RuntimeError("out of memory")
 
@@ -126,7 +124,7 @@ def test_section_that_fails_or_takes_too_long_keeps_its_rows_and_does_not_end_th
     ]
 
 
-def test_warnings_of_a_section_are_rows(table: Table) -> None:
+def test_warnings_of_a_section_are_rows(table):
     log = logging.Logger("rerank.models.compiled_layers")
     log.addHandler(table)
     log.info("the layers are compiled")
@@ -136,13 +134,13 @@ def test_warnings_of_a_section_are_rows(table: Table) -> None:
     assert not table.has_failed
 
 
-def test_sections_end_one_after_the_other_within_four_minutes() -> None:
+def test_sections_end_one_after_the_other_within_four_minutes():
     ends = [until_s for _, until_s in program.SECTIONS.values()]
     assert ends == sorted(ends)
     assert ends[-1] < 240
 
 
-def test_unknown_section_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+def test_unknown_section_is_refused_with_the_known_ones(tmp_path):
     result = CliRunner().invoke(program.app, [str(tmp_path / "out"), "--section", "servise"])
     assert "--section servise: choose from first, pe-rank, default, training, agreement, other-models" in str(
         result.exception
@@ -150,7 +148,7 @@ def test_unknown_section_is_refused_with_the_known_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_proof_ends_whole_with_weights_and_needs_nothing_that_a_machine_with_cuda_lacks(tmp_path: Path) -> None:
+def test_proof_ends_whole_with_weights_and_needs_nothing_that_a_machine_with_cuda_lacks(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(f"import sys; sys.modules |= dict.fromkeys({NOT_THERE})")
     requests = tmp_path / "requests.jsonl"
     passages = [{"docid": str(n), "doc": f"passage {n} about birds"} for n in range(30)]

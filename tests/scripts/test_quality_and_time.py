@@ -1,7 +1,5 @@
 """The plot of README shows the figures of the table in docs/evidence/results.md."""
 
-from __future__ import annotations
-
 import re
 from itertools import combinations
 from pathlib import Path
@@ -11,16 +9,16 @@ from scripts.quality_and_time import PAGE, PLOT, points, svg
 ROOT = Path(__file__).parents[2]
 
 
-def test_plot_is_drawn_from_the_table() -> None:
+def test_plot_is_drawn_from_the_table():
     drawn = svg(points((ROOT / PAGE).read_text(encoding="utf-8")))
     assert (ROOT / PLOT).read_text(encoding="utf-8") == drawn, "run: python -m scripts.quality_and_time draw"
 
 
-def test_axes_have_titles() -> None:
+def test_axes_have_titles():
     assert svg([]).count("nDCG@10") == svg([]).count("CPU time") == 1
 
 
-def test_label_covers_no_mark_no_label_and_no_axis() -> None:
+def test_label_covers_no_mark_no_label_and_no_axis():
     drawn = (ROOT / PLOT).read_text(encoding="utf-8")
     mark = r'<circle class="\w+" cx="([\d.]+)" cy="([\d.]+)"'
     label = r'<text x="([\d.]+)" y="([\d.]+)" text-anchor="(\w+)">(.+?)<'

@@ -1,7 +1,5 @@
 """`scripts.reproduce.relevance`: the curve of known lists, and measures against slow ones."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,7 +37,7 @@ def drawn_lists(count: int, n: int = 20) -> list[JudgedList]:
     return lists
 
 
-def test_fit_finds_the_curve_that_drew_the_lists() -> None:
+def test_fit_finds_the_curve_that_drew_the_lists():
     found = fit_curve(drawn_lists(1000))
     assert (found.intercept, found.slope) == pytest.approx((-1.0, 3.0), abs=0.2)
 
@@ -52,12 +50,12 @@ def test_fit_finds_the_curve_that_drew_the_lists() -> None:
         ([judged([0.9, 0.1, 0.8, 0.2], [False, True, False, True])], "with a lower cosine are relevant more often"),
     ],
 )
-def test_lists_that_no_curve_fits_are_refused(lists: Sequence[JudgedList], message: str) -> None:
+def test_lists_that_no_curve_fits_are_refused(lists, message):
     with pytest.raises(CollectionError, match=message):
         fit_curve(lists)
 
 
-def test_measures_are_those_of_a_slow_count() -> None:
+def test_measures_are_those_of_a_slow_count():
     nothing = judged([], [])
     lists = drawn_lists(12)
     foreign = [judged([-0.9, -0.8], [False] * 2), judged([0.1, 0.9], [False] * 2), nothing, nothing]
@@ -93,7 +91,7 @@ def lists_of(folder: Path) -> list[str]:
     return ["--requests", str(requests), "--qrels", str(qrels)]
 
 
-def test_printed_curve_drops_what_is_irrelevant(tmp_path: Path) -> None:
+def test_printed_curve_drops_what_is_irrelevant(tmp_path):
     fitted = CliRunner().invoke(app, [*lists_of(tmp_path), "--rel", "2", "--fit"])
     assert fitted.exit_code == 0, fitted.output
     settings = yaml.safe_load(fitted.output.strip().splitlines()[-1])
@@ -107,7 +105,7 @@ def test_printed_curve_drops_what_is_irrelevant(tmp_path: Path) -> None:
         assert reranker.rank("what is a flea", list(TEXTS.values()), min_relevance=least) == [best]
 
 
-def test_run_and_its_collection_are_lists_too(tmp_path: Path) -> None:
+def test_run_and_its_collection_are_lists_too(tmp_path):
     run = write_run(tmp_path / "run.trec", {query: list(TEXTS) for query in TEXTS})
     folder = judged_collection(tmp_path / "four", TEXTS, {q: f"what is {q}" for q in TEXTS}, {q: {q: 1} for q in TEXTS})
     measured = CliRunner().invoke(app, ["--requests", str(run), "--qrels", str(folder)])

@@ -1,13 +1,8 @@
 """The walk of a request or a command counts the functions that ran for it, in the order of their first run."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys
-from pathlib import Path
-
-import pytest
 
 from scripts.bench import walk
 from scripts.bench.walk import Function, Recorder, figures
@@ -29,9 +24,7 @@ def score():
 """
 
 
-def test_functions_that_run_while_a_module_is_imported_do_not_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_functions_that_run_while_a_module_is_imported_do_not_count(tmp_path, monkeypatch):
     (tmp_path / "walked_module.py").write_text(MODULE, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(walk, "_PACKAGES", (str(tmp_path),))
@@ -47,7 +40,7 @@ def test_functions_that_run_while_a_module_is_imported_do_not_count(
     assert calls == {"Model.rank": 1, "score": 3}
 
 
-def test_return_is_a_step_to_a_file_that_was_left() -> None:
+def test_return_is_a_step_to_a_file_that_was_left():
     rows = [Function("a", "f", 1), Function("a", "g", 1), Function("b", "h", 2), Function("a", "i", 3)]
     assert figures(rows) == {"files": 2, "functions": 4, "returns": 1, "calls": 7}
     assert figures([]) == {"files": 0, "functions": 0, "returns": 0, "calls": 0}

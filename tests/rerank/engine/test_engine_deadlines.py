@@ -66,10 +66,8 @@ async def test_request_whose_deadline_has_passed_is_not_prepared(late_s):
 
 async def test_queued_window_never_runs_once_its_deadline_has_passed():
     async with held_engine() as (engine, ranker):
-        late, _ = start(
-            engine.run(request_for(shuffled(100), query="late", deadline_s=now_s() + 0.2)),
-            engine.run(request_for([1, 2], query="last")),
-        )
+        late_request = request_for(shuffled(100), query="late", deadline_s=now_s() + 0.2)
+        late, _ = start(engine.run(late_request), engine.run(request_for([1, 2], query="last")))
         await wait_for_queue(engine, 2)
         with pytest.raises(DeadlineExceeded):
             await late

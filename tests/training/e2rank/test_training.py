@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -93,10 +94,8 @@ def test_gradients_reach_the_model_by_both_losses(model, batch):
 
 def trained(base: str, out: Path, lists: Path, steps: int = 12, **changed: object) -> Path:
     arguments = E2RankArguments(lists=str(lists), base=base, passage_tokens=64, **changed)  # type: ignore[arg-type]
-    flags = E2RankRunFlags(
-        output_dir=str(out), max_steps=steps, per_device_train_batch_size=4, learning_rate=1e-2, save_steps=steps,
-        use_cpu=True,
-    )  # fmt: skip
+    given: dict[str, Any] = {"max_steps": steps, "per_device_train_batch_size": 4, "save_steps": steps, "use_cpu": True}
+    flags = E2RankRunFlags(output_dir=str(out), learning_rate=1e-2, **given)
     return train_e2rank(arguments, RunArguments(**vars(flags), logging_steps=1))
 
 

@@ -114,9 +114,8 @@ def test_short_answer_leaves_the_context_to_the_passages():
 
 @pytest.mark.parametrize("context_tokens", [420, 500, 900])
 def test_prompt_and_answer_fit_the_context(context_tokens):
-    example = examples_of(metaspace(), context_tokens=context_tokens, passage_tokens=400).example(
-        ranked_list(5, "word " * 100)
-    )
+    examples = examples_of(metaspace(), context_tokens=context_tokens, passage_tokens=400)
+    example = examples.example(ranked_list(5, "word " * 100))
     assert context_tokens - 5 * 8 <= len(example.token_ids) <= context_tokens
 
 

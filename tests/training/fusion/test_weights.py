@@ -129,6 +129,5 @@ def test_default_is_served_unless_the_gain_is_significant(of_weights, served):
 
 
 def test_first_stage_that_beats_the_default_is_named():
-    assert any(
-        "serve the model identity" in line for line in WeightComparison(BETTER, SAME, CHOSEN, SERVED).lines(Path("out"))
-    )
+    lines = WeightComparison(BETTER, SAME, CHOSEN, SERVED).lines(Path("out"))
+    assert any("serve the model identity" in line for line in lines)

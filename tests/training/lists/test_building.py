@@ -159,9 +159,8 @@ def test_contradicting_options_are_refused(tmp_path, options, message):
 def test_flags_have_two_spellings(requests, tmp_path, spelled):
     files = {"--out": tmp_path / "out", "--requests": requests, "--qrels": requests.parent / "qrels.txt"}
     flags = {**files, "--teacher": "qrels", "--lists-per-query": 2, "--passages": 3, "--order": "first-stage"}
-    result = CliRunner().invoke(
-        build_lists.args[0], [part for flag, value in flags.items() for part in (spelled(flag), str(value))]
-    )
+    words = [part for flag, value in flags.items() for part in (spelled(flag), str(value))]
+    result = CliRunner().invoke(build_lists.args[0], words)
     assert result.exit_code == 0, result.output
     assert [item.query.query_id for item in read_lists(tmp_path / "out")] == ["dl/7", "dl/7#2"]
 

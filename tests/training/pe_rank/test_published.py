@@ -117,9 +117,8 @@ def test_aligned_projector_is_written_alone_and_read_back(encoder, tmp_path):
     ],
 )
 def test_projector_without_its_language_model_is_refused(encoder, tmp_path, changes, message):
-    aligned = write_aligned(
-        tmp_path / "aligned", write_causal_lm(tmp_path / "lm", "mistral", metaspace("instruct")), encoder
-    )
+    lm = write_causal_lm(tmp_path / "lm", "mistral", metaspace("instruct"))
+    aligned = write_aligned(tmp_path / "aligned", lm, encoder)
     change_config(aligned, **changes)
     with pytest.raises((CheckpointError, ConfigError), match=message):
         load_pe_base(aligned, encoder, None)

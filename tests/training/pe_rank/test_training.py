@@ -54,9 +54,8 @@ def settings(out: Path, **changed: Any) -> RunArguments:
 
 
 def long_run(out: Path, **changed: Any) -> RunArguments:
-    return settings(
-        out, **({"max_steps": 16, "learning_rate": 3e-3, "per_device_train_batch_size": 4, "save_steps": 16} | changed)
-    )
+    long = {"max_steps": 16, "learning_rate": 3e-3, "per_device_train_batch_size": 4, "save_steps": 16}
+    return settings(out, **long | changed)
 
 
 def test_result_is_served_and_described_by_its_manifest(trained, encoder):

@@ -164,10 +164,8 @@ def queries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def distilled(index: Path, queries: Path, out: Path, steps: int = 3, **changed: Any) -> Path:
     plain: dict[str, Any] = {"held_out": "some", "depth": 6, "list_size": 3, "lora_rank": 2}
     arguments = RetrieverArguments(index=str(index), queries=str(queries), **(plain | changed))
-    flags = RetrieverRunFlags(
-        output_dir=str(out), max_steps=steps, per_device_train_batch_size=4, learning_rate=1e-3, save_steps=2,
-        use_cpu=True,
-    )  # fmt: skip
+    given: dict[str, Any] = {"max_steps": steps, "per_device_train_batch_size": 4, "save_steps": 2, "use_cpu": True}
+    flags = RetrieverRunFlags(output_dir=str(out), learning_rate=1e-3, **given)
     return distill_retriever(arguments, RunArguments(**vars(flags), logging_steps=1))
 
 

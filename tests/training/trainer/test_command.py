@@ -45,14 +45,9 @@ kept = Finalized()
 atexit.register(print, "exit handler")
 run_training(lambda: sys.exit(3))
 """
-    ended = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, "RANK": "0", "WORLD_SIZE": "2"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    environment = {**os.environ, "RANK": "0", "WORLD_SIZE": "2"}
+    command = [sys.executable, "-c", script]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
     assert (ended.returncode, ended.stdout.splitlines()[-1]) == (3, "exit handler"), ended.stderr
 
 

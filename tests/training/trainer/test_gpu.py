@@ -120,9 +120,8 @@ def test_adapter_on_weights_of_bfloat16_is_merged_without_losing_its_small_chang
     base = write_published(tmp_path / "base", encoder, template=SHORT)
     weights = {name: weight.bfloat16() for name, weight in load_file(base / "model.safetensors").items()}
     save_file(weights, base / "model.safetensors", metadata={"format": "pt"})
-    arguments = PERankArguments(
-        lists=str(write_training_lists(tmp_path / "lists.jsonl", 6)), base=str(base), window_size=4, lora_rank=2
-    )
+    lists = str(write_training_lists(tmp_path / "lists.jsonl", 6))
+    arguments = PERankArguments(lists=lists, base=str(base), window_size=4, lora_rank=2)
     flags = FLAGS | {"bf16": True, "optim": "adamw_torch", "learning_rate": 1e-5}
     found = weights_of(train_pe_rank(arguments, RunArguments(output_dir=str(tmp_path / "run"), **flags), encoder))
     save = load_file(tmp_path / "run" / "checkpoint-1" / "model.safetensors")

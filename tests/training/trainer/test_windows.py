@@ -79,9 +79,8 @@ def test_windows_hold_a_best_passage_and_fit_the_sizes(n, smallest, wider, seed,
 def test_shuffled_share_of_windows_is_in_random_order(share, in_order):
     """A random order of 20 passages is practically never the list's."""
     windows = TrainingWindows([numbered_list(30)], WindowSampling(20, 20, share).sample, n_windows=200, seed=0)
-    assert sum(
-        positions_of(window) == sorted(positions_of(window)) for window in map(windows.__getitem__, range(200))
-    ) == (in_order)
+    found = [positions_of(windows[index]) for index in range(200)]
+    assert sum(positions == sorted(positions) for positions in found) == in_order
 
 
 def test_held_out_windows_are_the_first_passages_of_the_lists():
