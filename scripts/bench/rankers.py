@@ -3,7 +3,6 @@ E2Rank with FIRST and PE-Rank."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -111,22 +110,7 @@ def measure_pe_rank(workload: Workload) -> Values:
         values[f"pe_dynamic_vs_generate, {n}"] = ratios(seconds["generate"], seconds["dynamic"])
         values[f"pe_dynamic_vs_text twin, {n}"] = ratios(seconds["text"], seconds["dynamic"])
         values[f"pe_one_step_vs_text twin, {n}"] = ratios(seconds["text"], seconds["one_step"])
-        values[f"pe_dynamic_decode_vs_prefill, {n}"] = [
-            _decode_ratio(dynamic, windows) for _ in range(workload.repeats)
-        ]
-        tokens = [
-            sum(len(ranker.encode(window).prompts[0]) for window in windows) for ranker in (workload.first, dynamic)
-        ]
-        values[f"pe_prefill_tokens_of_text twin, {n}"] = [tokens[0] / tokens[1]]
     return values
-
-
-def _decode_ratio(ranker: Ranker, windows: Sequence[Window]) -> float:
-    """The time of the steps after the first choice, divided by the time of what comes before, windows read together."""
-    start_s = time.perf_counter()
-    rankings = rank_windows(ranker, windows)
-    decode_s = rankings[0].decode_cost.ms / 1000
-    return decode_s / (time.perf_counter() - start_s - decode_s)
 
 
 def _check_same_permutations(dynamic: Ranker, published: PublishedPERank, windows: Sequence[Window]) -> None:
