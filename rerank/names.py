@@ -47,15 +47,15 @@ class StrategyKind(Name):
 
 
 class FirstStageKind(Name):
-    """The kinds of first stages: a model weights the scores of the candidates by the kind."""
+    """The kinds of first stages, by which a model weights their scores."""
 
-    #: Nothing: a fusion weights the scores by what they say beyond the words.
+    #: Unknown: a fusion derives the weight of the scores from each list.
     AUTO = "auto"
     #: A strong dense, learned sparse or late-interaction model.
     NEURAL = "neural"
 
 
-#: How much the first stage counts in the order: the weight of its z-scores, or what is known of it.
+#: The weight of the first stage's z-scores, or the kind of the first stage.
 FirstStageWeight: TypeAlias = FirstStageKind | float
 MAX_FIRST_STAGE_WEIGHT = 100.0
 
@@ -91,7 +91,7 @@ class FirstStage(Name):
         return self is not FirstStage.BM25
 
 
-#: The best in the mean over the collections of docs/evidence/results.md.
+#: The first stage with the best mean over the collections of docs/evidence/results.md.
 DEFAULT_FIRST_STAGE = FirstStage.HYBRID_Z_SCORE
 
 
@@ -108,12 +108,12 @@ class FeedbackMethod(Name):
     E2RANK = "e2rank"
     #: weighted-ranknet with the scaling of FIRST's code.
     WEIGHTED_RANKNET_FIRST = "weighted-ranknet-first"
-    #: FIRST's own: KL by the scores of a cascade's preranker, and from there weighted-ranknet-first by the order.
+    #: As in FIRST: KL with the scores of a cascade's preranker, then weighted-ranknet-first with the final order.
     CHAIN = "chain"
 
     @property
     def is_a_loss(self) -> bool:
-        """True if the update minimises a loss, and is discarded where it does not lower it."""
+        """True if the update minimises a loss; it is then discarded if it does not lower the loss."""
         return self is not FeedbackMethod.ROCCHIO
 
 

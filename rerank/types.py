@@ -37,7 +37,7 @@ CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 #: and paragraphs. Spaces are fine.
 VALID_DOC_ID = re.compile(r"(?=.*\S)[^\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
-#: How long before its deadline a request is answered instead of failing, in seconds. Measured on two busy cores:
+#: Seconds before its deadline at which a request is answered instead of failing. Measured on two busy cores:
 #: with 0.02, 40 of 40 answers with 100 short passages arrived in time; of 40 answers with 1000 passages of 2,000
 #: characters, 31 did with 0.05 and 38 with 0.1.
 ANSWER_MARGIN_S = 0.1
@@ -49,7 +49,7 @@ Matrix: TypeAlias = npt.NDArray[np.float32]
 #: Number format of a model's computation. `auto`: see `pick_precision` and `pick_encoder_dtype` in
 #: rerank/models/precision.py. On a CPU only linear layers and attention are in bfloat16.
 Precision: TypeAlias = Literal["auto", "float32", "bfloat16", "float8"]
-#: Work that is done a little at a time: it yields wherever other work may run, and returns its result.
+#: A generator that does work in small steps: it yields between them, so that other work can run, and returns a result.
 SlicedWork: TypeAlias = Generator[None, None, T]
 
 
@@ -74,15 +74,15 @@ class Query:
 
     @property
     def is_empty(self) -> bool:
-        """True without a text to rank by: nothing, or white space and control characters."""
+        """True if the text is empty, or has only white space and control characters."""
         return not CONTROL.sub(" ", self.text).strip()
 
     @classmethod
     def of(cls, query: Query | str) -> Query:
-        """Makes a query without control characters. White space at its ends stays: published models read it.
+        """A query without control characters. White space at its ends stays, because published models read it.
 
         Raises:
-            InvalidRequest: it is none or empty.
+            InvalidRequest: `query` is not a query, or is empty.
         """
         if not isinstance(query, cls | str):
             raise InvalidRequest("query", f"{reprlib.repr(query)} is not a query; give a text or a Query")
@@ -94,9 +94,10 @@ class Query:
 
 
 class TextTokens(NamedTuple):
-    """The tokens of a text: their ids, and where each starts and ends in the text, in characters.
+    """The tokens of a text: their ids, and the start and end of each token in the text, in characters.
 
-    Arrays, because a request may hold a thousand documents: a token takes 12 bytes, and 200 in lists of numbers.
+    They are arrays, in which a token takes 12 bytes, and not lists, in which it takes 200: a request may have a
+    thousand documents.
     """
 
     ids: array[int]
@@ -111,8 +112,8 @@ class Passage:
     Attributes:
         text: empty in a request for a passage of the index.
         score: score of the first stage; None when unknown.
-        title: empty if it has none or none is known. `text` begins with it once the passage is ranked.
-        in_index: what the request leaves out is read from the index.
+        title: the title; empty if it is unknown. While the passage is ranked, `text` begins with it.
+        in_index: whether text and vector are read from the index.
     """
 
     doc_id: str
@@ -120,15 +121,15 @@ class Passage:
     score: float | None = None
     title: str = ""
     in_index: bool = field(default=False, kw_only=True)
-    #: Characters of a title that was put in front of the text as it was sent.
+    #: Characters of the title that was put in front of the text of the request.
     prefix_chars: int = field(default=0, kw_only=True)
     #: Its embedding by the encoder; None until it is read from an index or computed.
     vector: Vector | None = field(default=None, repr=False, compare=False, kw_only=True)
     #: `vector` covers only the beginning of `text`, because the encoder reads no further.
     vector_truncated: bool = field(default=False, kw_only=True)
-    #: The tokens that the encoder read of `text`, if `vector` comes from the cache; None if it does not.
+    #: Number of tokens of `text` that the encoder read, if `vector` comes from the cache; None if it does not.
     cached_tokens: int | None = field(default=None, compare=False, kw_only=True)
-    #: What the sparse encoder has of `text`: its vector from an index, or its states; None until then.
+    #: The sparse vector of `text` from an index, or its token states; None until one of them is known.
     sparse: SparseText | None = field(default=None, repr=False, compare=False, kw_only=True)
     #: The stems of the words of `text`; None until they are read.
     stems: tuple[str, ...] | None = field(default=None, repr=False, compare=False, kw_only=True)
@@ -139,7 +140,7 @@ class Passage:
 
     @property
     def is_as_sent(self) -> bool:
-        """True if nothing was put in front of the text, and nothing computed or read for it."""
+        """True if the text has no title in front of it, and nothing was computed or read for it."""
         return (
             self.vector is None
             and self.sparse is None
@@ -167,7 +168,7 @@ CANDIDATE_FORMS = (
 
 
 def candidate_list(candidates: Iterable[T]) -> list[T]:
-    """Lists the candidates. Raises: InvalidRequest when `candidates` is a string, a mapping or no iterable."""
+    """The candidates as a list. Raises: InvalidRequest if `candidates` is a string, a mapping or not iterable."""
     if isinstance(candidates, str | bytes | Mapping) or not isinstance(candidates, Iterable):
         raise InvalidRequest(
             "candidates", f"{reprlib.repr(candidates)} is not a list; a candidate is {CANDIDATE_FORMS}"
@@ -176,12 +177,12 @@ def candidate_list(candidates: Iterable[T]) -> list[T]:
 
 
 def with_text(passage: Passage, text: str) -> Passage:
-    """Returns the passage with this text: itself if it has it."""
+    """Returns the passage with this text; the same object if it has this text already."""
     return passage if passage.text == text else replace(passage, text=text)
 
 
 def with_title(text: str, title: str) -> str:
-    """Puts the title in front of a text, unless that begins with it."""
+    """The text with its title in front, unless the text begins with the title."""
     if not title or (text.startswith(title) and not text[len(title) : len(title) + 1].isalnum()):
         return text
     return f"{title} {text}"
@@ -204,7 +205,7 @@ class RankOptions:
     preranker: str = ""
     #: At the deadline, return the best order so far instead of an error.
     allow_partial: bool = False
-    #: How much the first stage counts in the order, see `rerank.engine.scores`: a number; `auto`, the model decides; or
+    #: Weight of the first stage in the order, see `rerank.engine.scores`: a number; `auto`, the model decides; or
     #: `neural` for a strong neural first stage. None: the service's setting.
     first_stage_weight: FirstStageWeight | str | None = None
     #: Whether the candidates are in the order of a first stage, best first. False: their order has no effect on the
@@ -225,7 +226,7 @@ class RankOptions:
 
     @property
     def answer_margin_s(self) -> float:
-        """A late request is answered as many seconds before its deadline; 0 if it ends with an error."""
+        """Seconds before its deadline at which a late request is answered; 0 if it ends with an error."""
         return ANSWER_MARGIN_S if self.is_answered_late else 0.0
 
     def __post_init__(self) -> None:
@@ -278,18 +279,21 @@ class FeedbackSettings:
 
     @classmethod
     def of(cls, feedback: FeedbackSettings | FeedbackMethod | str) -> FeedbackSettings:
-        """Settings, whose method may be a name, or the default ones of a method. Raises: InvalidRequest."""
+        """The settings, with a method given by name converted; for a method alone, its default settings.
+
+        Raises: InvalidRequest.
+        """
         settings = feedback if isinstance(feedback, cls) else cls(method=cast(FeedbackMethod, feedback))
         return replace(settings, method=FeedbackMethod.of("feedback.method", settings.method))
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedTexts:
-    """A query and its passages with all that a ranker computes once per request: sanitized text, tokens or vectors."""
+    """A query and its passages with what a ranker computes once per request: sanitized text, tokens or vectors."""
 
     query: Query
     passages: tuple[Passage, ...]
-    #: Ids of the passages whose beginning alone the ranker reads.
+    #: Ids of the passages of which the ranker reads only the beginning.
     truncated_doc_ids: tuple[str, ...] = ()
 
 
@@ -301,15 +305,15 @@ class Window:
 
     Attributes:
         top_n: only the order of the best `top_n` passages is needed; 0: of all.
-        first_stage: scores before this model, of the first stage or of a cascade's preranker; empty where they do not
-            count.
+        first_stage: scores of the first stage, or of a cascade's preranker, which are added to the model's; empty if
+            none are added.
         weight: weight of these scores relative to the model's; 0: they do not count. A ranker that adds the first stage
             itself may get a kind, and weights the scores by the list.
         prompts: token ids of each prompt that the model reads for the window; none if the ranker reads no prompt.
-        tokens: the cost of the window: positions that the model reads and generates for it, and those that it read for
-            earlier requests with the same texts. What the scheduler counts is the cost of the parts.
+        tokens: positions that the model reads and generates for the window, with those of cached texts. The scheduler
+            counts the tokens of the parts instead.
         truncated: indices in the window of the passages that were truncated to fit the prompt.
-        parts: parts of the window that are queued one by one; empty: the window is its only part.
+        parts: parts of the window that are queued separately; empty: the window is its only part.
     """
 
     query: Query
@@ -324,7 +328,7 @@ class Window:
 
     @property
     def window(self) -> Window:
-        """The window whose part this is."""
+        """The window itself, for code that reads the windows of parts."""
         return self
 
     def tokens_with(self, decode_cost: DecodeCost) -> int:
@@ -333,11 +337,11 @@ class Window:
 
 
 class DecodeCost(NamedTuple):
-    """The tokens that a model wrote after the prompt of a window, and their time; in PE-Rank, passages.
+    """The cost of the tokens (in PE-Rank, of the passages) that a model wrote after the prompt of a window.
 
     Attributes:
-        tokens: their number; the first one comes from reading the prompt.
-        ms: duration of the others, a part of the batch's duration; 0 where an inference server wrote them.
+        tokens: number of tokens; the first one comes from reading the prompt.
+        ms: duration of the other tokens, a part of the batch's duration; 0 if an inference server wrote them.
     """
 
     tokens: int = 0
@@ -353,15 +357,15 @@ class WindowRanking:
     repairs: int = 0
     #: The reasoning was cut off before an answer: the scores repeat the order of the window.
     is_unanswered: bool = False
-    #: The cosine of the query with each passage, NaN where it was not read; empty where none was.
+    #: The cosine of the query with each passage, NaN for a passage without one; empty if none was computed.
     cosines: tuple[float, ...] = ()
     #: The weight of the first stage in the scores; 0: it does not count.
     weight: float = 0.0
-    #: The weighted z-scores of BM25 with the texts, of a ranker that does not read their words; empty: none.
+    #: The weighted z-scores of BM25 over the texts, which the engine adds to the scores; empty: none.
     lexical: tuple[float, ...] = ()
-    #: What the caller should know of how the window was read; empty if nothing.
+    #: A warning for the caller about how the window was read; empty: none.
     warning: str = ""
-    #: The unit vector that the ranker made of the query and the passages, which can search again; None if it made none.
+    #: The unit vector by the ranker of query and passages together, for another search; None if it computes none.
     query_vector: Vector | None = field(default=None, repr=False, compare=False)
     decode_cost: DecodeCost = field(default=DecodeCost(), compare=False)
 
@@ -372,7 +376,7 @@ class WindowRanking:
 
 
 class Part(Protocol):
-    """A part of a window that waits in the queue by itself, so that callers take turns between the parts."""
+    """A part of a window that is queued separately, so that other callers' work can run between the parts."""
 
     @property
     def window(self) -> Window: ...
@@ -388,7 +392,7 @@ def check_rankings(rankings: Sequence[WindowRanking | None], parts: Sequence[Par
 
     Args:
         rankings: one per part; None for a part that is not the last one of its window.
-        precision: what the ranker computes in, for the message; empty where that is not known.
+        precision: number format of the ranker's computation, for the message; empty if unknown.
     """
     for part, ranking in zip(parts, rankings, strict=True):
         if ranking is None:
@@ -415,7 +419,7 @@ class ScoreKind(Enum):
     WINDOW_LOG_PROB = "window_log_prob"
     #: The model's own score of query and passage, as `CrossEncoder.predict` gives it; comparable over requests.
     POINTWISE = "pointwise"
-    #: The same, where the model gives a probability: between 0 and 1.
+    #: The same for a model that gives a probability, between 0 and 1.
     POINTWISE_PROBABILITY = "pointwise_probability"
     #: The model's score of the passage among the others of the one window that held all of them, or the sum of its
     #: z-score and the weighted one of the first stage.
@@ -440,12 +444,12 @@ class WindowTrace:
     """A window that was ranked: `positions` are 0-based ranks of the first stage, in the order the model read them.
 
     Attributes:
-        permutation: indices in the window, best first; with what the first stage counts.
-        scores: the model's own, in the order of `positions`; `score_kind` is their meaning.
+        permutation: indices in the window, best first, after the first stage's scores were added.
+        scores: the model's own scores, in the order of `positions`; `score_kind` is their meaning.
         round: 0-based; the windows of one round are independent.
         model: the model that ranked it; in a cascade, the preranker ranks the first rounds.
         truncated: indices of the passages that were truncated to fit the prompt.
-        queue_ms, model_ms: the time in the queue and the duration of its batch, in milliseconds.
+        queue_ms, model_ms: the time in the queue and the duration of the batch, in milliseconds.
         decode_tokens: how many of `tokens` the model wrote.
         cosines: see WindowRanking, in the order of `positions`.
     """
@@ -465,9 +469,10 @@ class WindowTrace:
 
 
 def preranker_scores(windows: Sequence[WindowTrace]) -> tuple[ScoreKind, dict[int, float]]:
-    """The kind and, by position, the scores of the model before the last one of a cascade, if they can be compared.
+    """The kind of a cascade's preranker's scores, and position → score, for scores that can be compared.
 
-    Scores of several windows can if each depends on its passage alone. Of others there are none, and of ranks.
+    Scores of several windows can be compared only if each depends on its passage alone. For other scores, and for
+    ranks, the mapping is empty.
     """
     last = windows[-1].model if windows else ""
     name = next((window.model for window in reversed(windows) if window.model != last), "")
@@ -502,11 +507,11 @@ class Trace:
     #: Kendall's tau of the order with the first stage's: 1 if it is the same, -1 if it is reversed. None for an
     #: unordered list, and for a single candidate.
     kendall_tau: float | None = None
-    #: Why the model may not give its published figures, why the first stage does not count, and why no result is left;
-    #: empty if there is nothing to say.
+    #: Warnings, such as that the model may not give its published figures, that the first stage does not count, or why
+    #: no result is left; empty: none.
     model_warning: str = ""
-    #: Positions in the order that the ranking received, of an unordered list one for each distinct text; empty if they
-    #: are in order.
+    #: Positions in the order in which the ranker received them, for an unordered list one for each distinct text; empty
+    #: if they are in the order of the request.
     input_order: tuple[int, ...] = ()
     #: The class of the error that the ranking replaces; None if there was no error.
     failure: type[Exception] | None = None
@@ -545,8 +550,8 @@ class Trace:
 class RankedCandidate:
     """A passage with its score, and its relevance (None: unknown). `position` is its 0-based rank in the request.
 
-    The relevance depends on the query and the passage alone, so it may be larger than the relevance of the one before.
-    `span` is the part that was read of a divided document: its start and end, in characters of the text as it was sent.
+    The relevance depends only on the query and the passage, so it may be larger than that of the preceding result.
+    `span` is the part of a divided document that was read: start and end in the text of the request, in characters.
     """
 
     passage: Passage

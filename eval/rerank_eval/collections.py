@@ -1,4 +1,4 @@
-"""Test collections by name, from `rerank.collections` and ir_datasets, and the TREC runs over them."""
+"""Opens test collections of `rerank.collections` and ir_datasets by name, and reads TREC runs over them."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def open_collection(name: str) -> Collection:
 
 
 def named_qrels(name: str) -> list[Qrel] | None:
-    """The judgements of trec-dl-YEAR or of a name of ir_datasets; None if it is no such name.
+    """The judgements of trec-dl-YEAR or of a dataset of ir_datasets; None if neither has this name.
 
     Raises:
-        ConfigError: they cannot be downloaded, or ir_datasets, for trec-dl-YEAR, is not installed.
+        ConfigError: the judgements cannot be downloaded; or the name is trec-dl-YEAR, and ir_datasets is not installed.
     """
     try:
         opened = _load(name)
@@ -100,14 +100,15 @@ def _load(name: str) -> Any:
         import ir_datasets
     except ModuleNotFoundError as error:
         raise ConfigError(f"{problem}; for names of ir_datasets, install rerank-listwise[eval]") from error
-    logging.getLogger("ir_datasets").addFilter(_is_not_a_failure)  # is named by the error below, which it would bury
+    # Lines about failed downloads would hide the error message, which names the failure.
+    logging.getLogger("ir_datasets").addFilter(_is_no_failed_download)
     try:
         return ir_datasets.load(_TREC_DL.get(name, name))
     except KeyError as error:
         raise ConfigError(f"{problem}, or a name that ir_datasets knows") from error
 
 
-def _is_not_a_failure(record: logging.LogRecord) -> bool:
+def _is_no_failed_download(record: logging.LogRecord) -> bool:
     return not record.getMessage().lower().startswith(("download error", "download failed"))
 
 
@@ -120,7 +121,7 @@ def _named_errors(what: str) -> Iterator[None]:
         raise ConfigError(f"{what} lacks passages, queries or judgements: {error}") from error
     except (OSError, RuntimeError) as error:
         cause: BaseException = error
-        if isinstance(error, RuntimeError) and error.args[1:]:  # a text, and [(source, error), ...]
+        if isinstance(error, RuntimeError) and error.args[1:]:  # the arguments are a text and [(source, error), ...]
             cause = error.args[1][0][1]
         while (deeper := cause.__cause__ or cause.__context__) is not None:
             cause = deeper
@@ -146,7 +147,7 @@ def read_run(path: Path) -> dict[str, dict[str, float]]:
             rows = parsed_lines(path, _run_row)
             first = next(line for line, row in rows if row[:2] == (query_id, doc_id))
             raise CollectionError(
-                f"{path}:{number} has the passage {doc_id!r} of query {query_id!r}, which line {first} has; keep one"
+                f"{path}:{number} repeats the passage {doc_id!r} of query {query_id!r} of line {first}; keep one"
             )
         docs[doc_id] = score
     return scores
@@ -206,7 +207,7 @@ def candidates_of_run(
 def _with_known_ids(
     scores: Mapping[str, Mapping[str, float]], collection: Collection, queries: Mapping[str, Query]
 ) -> dict[str, dict[str, float]]:
-    """Scores by query_id and doc_id, with the ids of the collection."""
+    """query_id → doc_id → score, with the ids as the collection writes them."""
     query_ids = known_ids(scores, queries)
     spaced = {doc_id for row in scores.values() for doc_id in row if to_column(doc_id) != doc_id}
     doc_ids = known_ids(spaced, collection.find(spaced | set(map(to_column, spaced)))) if spaced else {}

@@ -1,5 +1,5 @@
-"""The report of an evaluation: measures, significance of differences, and cost, on the screen and in report.md, and the
-tables of papers, with a row for each system and columns for measures or datasets."""
+"""Writes the report of an evaluation (measures, significance, cost), and tables for papers, with a row for each system
+and columns for measures or datasets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SystemResult:
 
     Attributes:
         cost: column of the report → value; empty if nothing was timed.
-        warnings: facts that change how the figures are read.
+        warnings: sentences on what limits the figures, see `rerank_eval.measures.warnings`.
         fingerprint: settings that decide its responses, with its model and the model's hash.
     """
 
@@ -39,7 +39,7 @@ class SystemResult:
     fingerprint: Mapping[str, object] = field(default_factory=dict)
 
 
-#: A result, its comparison with a reference, and the p of its t-test adjusted by Holm.
+#: A result, its comparison with a reference, and the p-value of the t-test, adjusted by Holm.
 Compared: TypeAlias = tuple[SystemResult, Comparison, float]
 
 
@@ -48,12 +48,12 @@ class Report:
     """The results of one dataset, as the report shows them.
 
     Attributes:
-        dataset: its name; `title` is the report's heading.
+        dataset: the dataset's name; `title` is the report's heading.
         results: the first stage's result, then the results of all systems.
-        upper_bound: result of the oracle, which no order of the same candidates exceeds; it is not compared.
+        upper_bound: result of the best order of the same candidates; it is not compared.
         rel: least grade that RR, AP and R count as relevant.
         judged_queries: number of all judged queries; the means may be over fewer.
-        notes: sentences about the judgements that change how the figures are read.
+        notes: sentences about queries and candidates without judgements, and the reverse.
     """
 
     dataset: str
@@ -69,7 +69,7 @@ class Report:
         return list(self.upper_bound.metrics.mean)
 
     def compared(self, measure: str = MAIN_MEASURE) -> Iterator[tuple[SystemResult, list[Compared]]]:
-        """Each reference with its `comparisons`: the first stage with all systems, the first system with the others."""
+        """Pairs of a reference and its `comparisons`: first stage and all systems, first system and all others."""
         first_stage, *systems = self.results
         yield first_stage, comparisons([first_stage, *systems], measure)
         if systems[1:]:
@@ -106,7 +106,7 @@ def write_report(report: Report, out: Path, console: Console) -> None:
 
 
 def verdicts(report: Report) -> Iterator[str]:
-    """For each system a sentence on what it gains over the first stage, or loses, and whether that may be chance."""
+    """For each system, a sentence on its gain or loss against the first stage, and whether that may be chance."""
     first_stage, *_ = report.results
     for system, comparison, p in comparisons(report.results):
         change = abs(comparison.difference)
@@ -224,9 +224,9 @@ class Cell(NamedTuple):
     """A system on one dataset, by one measure.
 
     Attributes:
-        mean: over the judged queries.
+        mean: the mean over the judged queries.
         p: p-value of the paired t-test against the first row, adjusted by Holm over all systems; None for that row.
-        p_first_system: the same against the first system; None for it, and where there are no others.
+        p_first_system: the same against the first system; None for that system, and if it is the only one.
     """
 
     mean: float
@@ -234,7 +234,7 @@ class Cell(NamedTuple):
     p_first_system: float | None
 
 
-#: Cells by system, by the head of their column: a measure, or a dataset.
+#: Head of a column, a measure or a dataset → system → cell.
 Table: TypeAlias = Mapping[str, Mapping[str, Cell]]
 
 
@@ -293,7 +293,7 @@ def _as_csv(reports: Sequence[Report]) -> str:
 
 
 def _cells(report: Report, measure: str) -> Mapping[str, Cell]:
-    """By system, the first stage before them."""
+    """System → cell, beginning with the first stage."""
     found = [{other.name: p for other, _, p in compared} for _, compared in report.compared(measure)]
     first_row, first_system = found[0], found[1] if found[1:] else {}
     return {
@@ -305,7 +305,7 @@ def _cells(report: Report, measure: str) -> Mapping[str, Cell]:
 def _rows(
     measure: str, table: Table, marks: tuple[str, str], escaped: Callable[[str], str] = str
 ) -> Iterator[list[str]]:
-    """The head, and the cells of each system: its name, one for each column, and of a measure the mean over them."""
+    """The head, then a row for each system: its name, its cells, and for a measure the mean over the datasets."""
     yield ["system", *map(escaped, table), *(["mean"] if measure else [])]
     for name in dict.fromkeys(name for column in table.values() for name in column):
         cells = [column.get(name) for column in table.values()]

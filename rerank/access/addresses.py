@@ -1,4 +1,4 @@
-"""Checks listen addresses: they can be bound, and none is open to the network without keys or mTLS."""
+"""Checks listen addresses: that they can be bound, and that none is open to the network without keys or mTLS."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from rerank.util.addresses import complete_address
 S = TypeVar("S", bound=socket.socket)
 
 _MAX_PORT = 65_535
-#: Errors of an address that this machine has a name for, but no interface.
+#: Errors of binding an address whose family (IPv4 or IPv6) this machine does not have.
 _NO_SUCH_FAMILY = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
 
 
 def bound_sockets(listen: str, option: str, new: Callable[[int, int, int], S]) -> list[S]:
-    """Sockets at all addresses of a host, as gRPC listens: clients of `localhost` call 127.0.0.1 or ::1.
+    """Binds sockets at all addresses of a host, as gRPC does: clients of `localhost` call 127.0.0.1 or ::1.
 
     Args:
         listen: HOST:PORT; port 0 chooses a free one, the same for all addresses.
-        option: sets `listen`, in errors.
-        new: makes a socket of a family, kind and protocol.
+        option: the command-line option that sets `listen`, for errors.
+        new: (family, kind, protocol) → a socket.
 
-    Raises: ConfigError.
+    Raises: ConfigError if the address is unknown, or cannot be bound.
     """
     bound: list[S] = []
-    resolved = list(dict.fromkeys(_resolved(listen, option)))  # a file of hosts may name an address twice
+    resolved = list(dict.fromkeys(_resolved(listen, option)))  # /etc/hosts may name an address twice
     for family, kind, protocol, _, address in resolved:
         port = bound[0].getsockname()[1] if bound else address[1]
         try:
@@ -40,7 +40,7 @@ def bound_sockets(listen: str, option: str, new: Callable[[int, int, int], S]) -
             made.bind((address[0], port, *address[2:]))
         except (OSError, OverflowError) as error:
             bound.pop().close()
-            if bound and getattr(error, "errno", 0) in _NO_SUCH_FAMILY:  # a name of both families, and a machine of one
+            if bound and getattr(error, "errno", 0) in _NO_SUCH_FAMILY:  # the name also has an address of this family
                 continue
             for other in bound:
                 other.close()
@@ -49,9 +49,9 @@ def bound_sockets(listen: str, option: str, new: Callable[[int, int, int], S]) -
 
 
 def check_address(listen: str, option: str, binds: bool) -> None:
-    """Checks an address, which `option` names; with `binds`, also that this process can listen there.
+    """Checks an address; with `binds`, also that this process can listen there.
 
-    Raises: ConfigError.
+    Raises: ConfigError, see `bound_sockets`.
     """
     if binds:
         for bound in bound_sockets(listen, option, socket.socket):
@@ -68,7 +68,7 @@ def _resolved(listen: str, option: str) -> list[tuple[int, int, int, str, Any]]:
             raise ConfigError(f"cannot listen on {listen!r}: sockets of Unix are not supported; use 127.0.0.1:50051")
         raise ConfigError(f"cannot listen on {listen!r}: it is not HOST:PORT, such as {complete_address(listen)}")
     try:
-        if int(port) > _MAX_PORT:  # getaddrinfo takes it modulo 65536
+        if int(port) > _MAX_PORT:  # getaddrinfo takes larger numbers modulo 65536
             raise OverflowError(f"the port is above {_MAX_PORT}")
         return list(socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM))
     except (OSError, OverflowError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""API keys: their file, with names, hashes and limits but never the keys themselves, and who sends a request."""
+"""API keys: the file with their names, hashes and limits, but never the keys themselves; and authentication by it."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from rerank.util.yaml_files import parse_yaml
 
 log = logging.getLogger(__name__)
 
-#: Lets scanners for secrets find keys that were committed or logged.
+#: A prefix by which scanners for secrets find keys that were committed or logged.
 _PREFIX = "rerank_"
-#: 256 random bits, which nobody can guess from their hash. A slow hash, as for passwords, would add nothing.
+#: 256 random bits cannot be guessed from their hash, so a slow hash, as for passwords, is not needed.
 _KEY_BYTES = 32
 #: Seconds between two checks of the file.
 _CHECK_S = 1.0
-#: The most keys that the log names as gone.
-_NAMED = 10
+#: The log names at most this many removed keys.
+_MAX_NAMED = 10
 
 
 class CallerLimits(Settings):
-    """Limits of the requests of one API key's holder; None: only the service's limits.
+    """Limits on the requests with one API key; None: only the service's limits.
 
     Attributes:
-        max_calls: number of its calls in flight. Further ones fail with RESOURCE_EXHAUSTED.
-        max_queue_tokens: expected tokens of its requests in work; a request that exceeds it fails with
+        max_calls: number of calls in flight. Further ones fail with RESOURCE_EXHAUSTED.
+        max_queue_tokens: expected tokens of all requests in progress; a request that exceeds it fails with
             RESOURCE_EXHAUSTED, unless it is the only one.
     """
 
@@ -51,7 +51,7 @@ class APIKey(CallerLimits):
     """An entry of the file.
 
     Attributes:
-        name: who has the key; the log and errors name it.
+        name: name of the key's holder, for the log and errors.
         sha256: SHA-256 of the key, in hexadecimal digits.
     """
 
@@ -68,11 +68,11 @@ def hash_of_key(key: str) -> str:
 
 
 def read_keys(path: Path) -> tuple[APIKey, ...]:
-    """The entries of the file; none if it is an empty list, `[]`, which refuses every call.
+    """The entries of the file. An empty list, `[]`, has none, and every call is refused.
 
     Raises:
-        ConfigError: the file cannot be read, has no list, an entry is invalid, or two have the same name. A file that
-            is empty, as after a failed write, would refuse every call without anybody having decided it.
+        ConfigError: the file cannot be read or has no list, an entry is invalid, or two entries have the same name. An
+            empty file is an error, too, because it may come from a failed write.
     """
     return _listed(_text_of(path), path)
 
@@ -116,9 +116,9 @@ def _parsed(text: str, path: Path) -> tuple[APIKey, ...] | None:
 
 
 def add_key(path: Path, name: str, limits: CallerLimits) -> str:
-    """Makes a key, appends its hash to the file, which is created if need be, and returns the key.
+    """Makes a key, appends its hash to the file, and returns the key. Creates the file if it does not exist.
 
-    Processes that add keys to the same file come one after the other.
+    A lock keeps other processes from adding keys at the same time.
 
     Raises:
         ConfigError: the file is invalid or has the name already, the name is invalid, or the file cannot be written.
@@ -157,8 +157,8 @@ def _add(path: Path, name: str, limits: CallerLimits) -> str:
 class KeyStore:
     """The keys of a file, which is read again within a second of a change.
 
-    For use on one thread. A file that has become unreadable, invalid or empty changes nothing: an error is logged, and
-    the keys that were read before stay valid. An empty list, `[]`, revokes all of them.
+    For use on one thread. If the file becomes unreadable, invalid or empty, an error is logged, and the keys that were
+    read before stay valid. An empty list, `[]`, revokes all keys.
 
     Args:
         path: see `read_keys`.
@@ -176,13 +176,13 @@ class KeyStore:
         self._set(_listed(self._text, path))
 
     def authenticate(self, authorization: str | None) -> APIKey:
-        """The entry of the key that the header `authorization` has.
+        """The entry of the key in the header `authorization`.
 
         Args:
             authorization: the header's value, "Bearer KEY"; None if the request has no such header.
 
         Raises:
-            Unauthenticated: there is no header, it has another form, or no entry of the file has this key.
+            Unauthenticated: the header is missing or has another form, or no entry of the file has this key.
         """
         if time.monotonic() >= self._checked_s + _CHECK_S:
             self._reload_if_changed()
@@ -193,7 +193,7 @@ class KeyStore:
                 "for a command"
             )
         given, found = hash_of_key(key.strip()), None
-        for entry in self._keys:  # all of them, so that the time tells nothing about a key
+        for entry in self._keys:  # all entries, so that the time reveals nothing about a key
             if hmac.compare_digest(given, entry.sha256):
                 found = entry
         if found is None:
@@ -201,7 +201,7 @@ class KeyStore:
         return found
 
     def _reload_if_changed(self) -> None:
-        """Compares the text of the file, whose time may stay the same after a copy or a second save."""
+        """Compares the text of the file, because its modification time may stay the same after a change."""
         self._checked_s = time.monotonic()
         try:
             text = _text_of(self._path)
@@ -215,11 +215,11 @@ class KeyStore:
         self._text, before = text, {key.name for key in self._keys}
         try:
             self._set(_listed(text, self._path))
-            gone = sorted(before - {key.name for key in self._keys})
+            removed = sorted(before - {key.name for key in self._keys})
             log.info("%d API keys read from %s", len(self._keys), self._path)
-            if gone:  # half a file is a shorter list, too
-                named = ", ".join(gone[:_NAMED]) + (", …" if len(gone) > _NAMED else "")
-                log.warning("%d of %d API keys are gone from %s: %s", len(gone), len(before), self._path, named)
+            if removed:  # maybe by mistake: a part of the file is a valid list, too
+                named = ", ".join(removed[:_MAX_NAMED]) + (", …" if len(removed) > _MAX_NAMED else "")
+                log.warning("%d of %d API keys are gone from %s: %s", len(removed), len(before), self._path, named)
         except ConfigError as error:
             log.error("%s; the keys that were read before stay valid", error)
 

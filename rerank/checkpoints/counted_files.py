@@ -1,6 +1,6 @@
-"""Counts what tokenizer.json and the weights' headers state, before a library makes objects of it.
+"""Counts the values in tokenizer.json and the tensors in headers of weights, before a library makes objects of them.
 
-The libraries take up to 60 kB for a piece of a template, and a line of the log for each tensor that a model lacks.
+The libraries take up to 60 kB of memory for a value of a template, and log a line for each tensor that a model lacks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def check_counts(path: Path) -> None:
     """Checks tokenizer.json, or a file of weights in the safetensors format; any other file passes.
 
     Raises:
-        CheckpointError: it states more than a model has; the message has both numbers.
+        CheckpointError: the file has more values or tensors than a model; the message has both numbers.
     """
     if path.name == "tokenizer.json":
         _check_tokenizer(path, file_version(path))
@@ -45,7 +45,7 @@ def _check_tokenizer(path: Path, version: tuple[int, ...]) -> None:
         raise _too_much(path, f"{path.stat().st_size:,} bytes", f"{_MAX_TOKENIZER_BYTES:,}")
     content = path.read_bytes()
     if has_more_values(content, _MAX_TOKENIZER_VALUES):
-        raise _too_much(path, f"more than {_MAX_TOKENIZER_VALUES:,} values", "as many")
+        raise _too_much(path, f"more than {_MAX_TOKENIZER_VALUES:,} values", f"{_MAX_TOKENIZER_VALUES:,}")
     try:
         parts = json.loads(content)
     except (ValueError, RecursionError):
@@ -73,7 +73,7 @@ def _values(content: Any) -> int:
 
 
 def _longest_padding(padding: Any) -> int:
-    """The largest number of the settings of padding."""
+    """The largest number in the settings of padding."""
     found, waiting = 0, [padding]
     while waiting:
         match waiting.pop():
@@ -85,7 +85,7 @@ def _longest_padding(padding: Any) -> int:
 
 
 def _check_header(path: Path) -> None:
-    """A file that is cut, or of another format, passes: the library says what is wrong."""
+    """Checks a safetensors header. A truncated file, or one of another format, passes: the library reports it."""
     with path.open("rb") as file:
         start = file.read(8)
         if len(start) < 8 or (size := struct.unpack("<Q", start)[0]) > path.stat().st_size:

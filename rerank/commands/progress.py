@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 #: A line is printed after each `_LINE_SHARE` of the work, and after a step that ends `_LINE_S` after the last line.
 _LINE_SHARE, _LINE_S = 0.05, 30.0
-#: Quick work prints no more lines than one in this time, in seconds.
+#: Seconds between two lines, at least.
 _SHORTEST_S = 2.0
 
 
@@ -51,7 +51,7 @@ def show_progress(console: Console, unit: str = "") -> Iterator[ProgressReport]:
 
 
 def with_progress(items: Iterable[T], stage: str, total: int, console: Console) -> Iterator[T]:
-    """The `total` items, with their progress shown on the console."""
+    """Yields the `total` items, and shows their progress on the console."""
     with show_progress(console) as progress:
         progress.report(stage, 0, total)
         for done, item in enumerate(items, start=1):
@@ -82,7 +82,8 @@ class ProgressLines:
 
     Args:
         write: prints a line.
-        clock: seconds, monotonic.
+        unit: see `show_progress`.
+        clock: returns monotonic seconds.
     """
 
     def __init__(

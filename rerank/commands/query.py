@@ -124,10 +124,10 @@ def open_client(target: str, tls_ca: str | None) -> RerankClient:
 
 
 def show_response(response: pb.RerankResponse, title: str, settings: options.RankingSettings, took: str = "") -> None:
-    """Prints a reply: JSON, or the table of results, what it warns of, and what it cost.
+    """Prints a reply: JSON, or the table of results, the warnings, and the cost.
 
     Args:
-        took: how long a ranking in this process took, which stands instead of the line on the execution.
+        took: the line on the cost of a ranking in this process, instead of `execution_line`.
     """
     if settings.as_json:
         _print_json(response)

@@ -1,4 +1,4 @@
-"""The console of the commands, which wraps lines on a terminal alone, and how commands end: errors and exit codes."""
+"""The console of the commands, which wraps lines only on a terminal; errors and exit codes of commands."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rerank.util.terminal import EscapingFormatter, escape_control_chars
 _USUAL_WIDTH = 80
 #: The call was right, but something failed, such as a model that cannot be loaded, a full disk, or a bug.
 FAILED = 1
-#: The caller's mistake, as wrong flags are.
+#: The caller's mistake, such as wrong flags.
 USAGE_ERROR = 2
 _UNREACHABLE, _LATE, _REFUSED = 3, 4, 5
 #: gRPC status of an error → exit code; of any other status: FAILED. docs/reference/statuses.md has the same table.
@@ -32,22 +32,22 @@ _EXIT_CODES = {
     "DEADLINE_EXCEEDED": _LATE,
     "RESOURCE_EXHAUSTED": _REFUSED,
 }
-#: Errors of standard output: a pipe whose reader has ended, as `head` does, and a full or broken disk.
+#: Errors of standard output: a pipe whose reader has ended, such as `head`, and a full or broken disk.
 _OUTPUT_LOST = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 #: Part of the message of Python's `tempfile` if it finds no folder.
 _NO_TEMPORARY = "No usable temporary directory"
 _BROKEN_MODELS = {error.reason for error in (CheckpointError, ModelServerUnfit, SelfTestFailed)}
 _OUR_PACKAGES = {"rerank", "rerank_eval", "rerank_training"}
-#: Package → the extra that is sure to install it.
+#: Package → the extra that installs it.
 _EXTRAS = {"mcp": "mcp", "ray": "ray", "scipy": "eval", "starlette": "http", "uvicorn": "http"}
 
 
 class PlainConsole(Console):
     """A console that prints text unchanged, because passages and queries can look like markup.
 
-    Only what a terminal obeys is shown as \\u001b and the like, because passages, ids and messages come from others.
-    Output that is not a terminal is read by programs and kept in files: no line is wrapped or cut, and a table is
-    printed as tab-separated values, without padding. Its title is a note.
+    Only control characters are escaped, as in \\u001b, because passages, ids and messages come from others. For output
+    that is not a terminal, which programs read, no line is wrapped or cut, a table is printed as tab-separated values,
+    and its title as a note.
 
     Args:
         stderr: write to standard error instead of standard output.
@@ -68,7 +68,7 @@ class PlainConsole(Console):
         print(*map(escape_control_chars, texts), file=self.file)  # rich would expand the tabs
 
     def note(self, text: str) -> None:
-        """Prints a line about the output: on standard error if the output is read by a program."""
+        """Prints a line about the output; on standard error if standard output is not a terminal."""
         if self.is_terminal or self.file is not sys.stdout:
             self.print(text, soft_wrap=True)
         else:
@@ -101,10 +101,9 @@ console = PlainConsole()
 
 
 def quiet_libraries() -> None:
-    """Keeps libraries from logging less than warnings, unless the log is for debugging.
+    """Makes libraries log only warnings and errors, unless the level is debug.
 
-    Their lines of level info, such as each call of the Hugging Face hub, say nothing to a user. The root logger gets
-    the level of our packages.
+    Their lines of level info, such as each call of the Hugging Face hub, are useless to a user.
     """
     root = logging.getLogger()
     if logging.INFO <= root.level < logging.WARNING:
@@ -114,17 +113,17 @@ def quiet_libraries() -> None:
 
 
 def run(command: Callable[[], object]) -> None:
-    """Runs a command. A RerankError or a package that is not installed ends it with one line and an exit code.
+    """Runs a command. A RerankError, or a package that is not installed, ends it with an error line and an exit code.
 
-    A command whose output nobody reads any more ends with 1 and without a line. SIGTERM ends a command also if it is
-    PID 1, as in an image.
+    If the reader of its output has ended, the command exits with 1 and without a line. SIGTERM ends a command even if
+    it is PID 1, as in a container.
     """
-    # Before gRPC is imported: its exceptions say what its log does, any client of a service can write to the log,
-    # and a socket that we close is an error there.
+    # Set before gRPC is imported. Its log repeats its exceptions, any client of a service can write to it, and it
+    # reports sockets that this package closes as errors.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     if os.getpid() == 1:
         end_at_once(ending_signals())
-    if isinstance(sys.stdout, io.TextIOWrapper):  # shows 日 as \u65e5 where the locale has no such character
+    if isinstance(sys.stdout, io.TextIOWrapper):  # prints 日 as \u65e5 if the locale lacks the character
         sys.stdout.reconfigure(errors="backslashreplace")
     if logging.lastResort:  # writes the warnings of commands that do not set up a log
         logging.lastResort.setFormatter(EscapingFormatter())

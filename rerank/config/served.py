@@ -1,4 +1,4 @@
-"""Settings of a model that runs elsewhere: in an inference server that is sent prompts, or in a rerank API."""
+"""Settings of a model that runs in a server: an inference server, which is sent prompts, or one with a rerank API."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ServerSettings(Settings):
         url: where the server listens, such as http://gpu1:8000, without the path of a method.
         model: the name of the model at the server.
         api_key_env: the environment variable with the key that is sent as `Authorization: Bearer`. Default: none.
-        max_in_flight: the most calls that are sent and not answered. Default: 64.
+        max_in_flight: the most calls that wait for their answer at the same time. Default: 64.
     """
 
     _kinds: ClassVar[Collection[str]]
@@ -37,7 +37,7 @@ class ServerSettings(Settings):
     max_in_flight: Positive = 64
 
     def api_key(self) -> str:
-        """The key; empty without `api_key_env`. Raises: ConfigError if the variable is not set, or cannot be sent."""
+        """The key; empty without `api_key_env`. Raises: ConfigError if the variable is missing or not a valid key."""
         if self.api_key_env and not os.environ.get(self.api_key_env):
             raise ConfigError(
                 f"served_by.api_key_env names the environment variable {self.api_key_env}, which is not set; set it"
@@ -84,8 +84,8 @@ class RerankServerSettings(ServerSettings):
         kind: the API: vllm (`/v1/rerank`), vllm-score (`/v1/score`), sglang, llama-cpp (`llama-server --reranking`),
             tei, infinity, cohere or jina. The HTTP port of this service answers as jina, cohere and tei.
         model: the name of the model at the servers. SGLang, llama.cpp and TEI serve one model, so any name does.
-        scores: `pointwise` if the score of a passage does not depend on the other ones, so that a window is divided
-            among several calls where the API takes fewer passages; `listwise` if it does. Default: pointwise.
+        scores: `pointwise` if the score of a passage does not depend on the other passages, so that a window may be
+            divided into several calls; `listwise` if it does. Default: pointwise.
         instruction: whether the model reads the instruction of a request, as Qwen3-Reranker does; for the kinds vllm,
             vllm-score and sglang. Default: false.
         fields: further fields of each call, such as `max_tokens_per_doc: 512` for vllm and cohere. Default: none.
@@ -98,9 +98,9 @@ class RerankServerSettings(ServerSettings):
     fields: Mapping[str, bool | int | float | str] = {}
 
     @model_validator(mode="after")
-    def _api_has_a_place_for_all(self) -> Self:
+    def _check_fields(self) -> Self:
         if self.instruction and not RERANK_APIS[self.kind].instruction:
-            raise ValueError(f"the API of {self.kind} has no place for an instruction; leave it out")
+            raise ValueError(f"the API of {self.kind} has no field for an instruction; leave it out")
         filled = RERANK_APIS[self.kind].reserved_fields
         if taken := sorted(filled & self.fields.keys()):
             raise ValueError(f"fields has {', '.join(taken)}, which each call fills in itself; leave it out")
@@ -110,6 +110,6 @@ class RerankServerSettings(ServerSettings):
 def _is_address(url: SplitResult) -> bool:
     try:
         is_port = url.port != 0
-    except ValueError:  # none that there can be
+    except ValueError:  # the port is not a number up to 65535
         return False
     return is_port and url.scheme in ("http", "https") and bool(url.hostname) and not (url.query or url.fragment)

@@ -21,27 +21,29 @@ from rerank.types import Part, Passage, PreparedTexts, Window, WindowRanking, ch
 #: On two cores of a Xeon, 16 PE-Rank windows of 33 positions take half the time of 16 batches, and larger batches gain
 #: nothing (2026-11-21); windows of full texts are longer than this and run alone.
 _CPU_BATCH_TOKENS = 512
-#: Passages are prepared in slices of about this duration; of this size as long as no rate is measured.
+#: Passages are prepared in slices of about this duration.
 _SLICE_S = 0.05
+#: Tokens of a slice before the rate is measured.
 _FIRST_SLICE_TOKENS = 256
-#: Batches whose tokens a slice to encode has at most. With one, cold lists of the default take 1.1 times as long.
+#: A slice that is encoded has at most the tokens of this many batches. With one, uncached lists of the default model
+#: take 1.1 times as long.
 _SLICE_BATCHES = 4
-#: A request's windows are encoded and queued this many at a time; meanwhile other requests take their turns.
+#: A request's windows are encoded and queued this many at a time, so that other requests run in between.
 _WINDOWS_AT_ONCE = 32
 
 #: A slice of passages to prepare for a round of a request, and windows to encode after it.
 _Slice: TypeAlias = tuple[Request, Round, Sequence[int], Sequence[Positions]]
-#: What was prepared of the slice, and its windows.
+#: The prepared query and passages of a slice, and its encoded windows.
 _Encoded: TypeAlias = tuple[PreparedTexts, Sequence[Window]]
 
 
 class ModelSchedulers:
-    """The schedulers of one model, so that no model waits for another one's work.
+    """The schedulers of one model. Each model has its own, so that no model waits for another.
 
     Args:
-        model: its name.
-        max_batch_tokens: limit of a batch of windows; None: the device's.
-        observers: called with the work.
+        model: the model's name.
+        max_batch_tokens: limit on the tokens of a batch of windows; None: the device's default.
+        observers: called with finished batches and results.
     """
 
     def __init__(self, model: str, ranker: Ranker, max_batch_tokens: int | None, observers: Observers) -> None:
@@ -85,18 +87,18 @@ class ModelSchedulers:
         self._ranking.refuse_new_work()
 
     async def close(self) -> None:
-        """Lets the running batches finish; queued work fails with ShuttingDown."""
+        """Waits for the running batches; queued work fails with ShuttingDown."""
         await asyncio.gather(self._preparing.close(), self._ranking.close())
         for worker in self._workers:
             worker.end()
         await self._ranker.close()
 
     async def run_round(self, request: Request, round_: Round) -> list[RankedWindow]:
-        """Prepares what the round needs for the first time, and encodes and ranks its windows, some at a time."""
+        """Prepares the passages before the first round, then encodes and ranks the round's windows, some at a time."""
         ranked = list[RankedWindow]()
         while len(ranked) < len(round_.windows):
-            some = round_.windows[len(ranked) : len(ranked) + _WINDOWS_AT_ONCE]
-            windows = await self._encode(request, round_, some)
+            next_windows = round_.windows[len(ranked) : len(ranked) + _WINDOWS_AT_ONCE]
+            windows = await self._encode(request, round_, next_windows)
             parts, tokens = list[Part](), list[int]()
             for window in windows:
                 for part in window.parts or (window,):
@@ -109,17 +111,17 @@ class ModelSchedulers:
         return ranked
 
     async def _encode(self, request: Request, round_: Round, windows: Sequence[Positions]) -> Sequence[Window]:
-        """Encodes windows. Before the first ones, prepares all passages in slices; other requests run between them."""
+        """Encodes windows. Before the first ones, prepares all passages in slices, between which other requests run."""
         first, last = self._slices(request)
         for positions in first:
             await self._prepare_slice(request, round_, positions, ())
         return await self._prepare_slice(request, round_, last, windows)
 
     def _slices(self, request: Request) -> tuple[Sequence[Sequence[int]], Sequence[int]]:
-        """Divides the positions to prepare into slices of about `_SLICE_S`; the last one is apart.
+        """Divides the positions to prepare into slices of about `_SLICE_S`; returns the first slices, and the last one.
 
-        A slice to encode is bounded, because passages with vectors make the rate look higher. A GPU gets
-        a batch at least.
+        For passages that are encoded, the size is limited too, because passages that already have vectors make the
+        rate look higher. On a GPU, a slice has at least a batch.
         """
         if request.prepared:
             return (), ()
@@ -145,8 +147,8 @@ class ModelSchedulers:
         return encoded
 
     def _encoded(self, slices: Sequence[_Slice]) -> list[_Encoded]:
-        """Runs on the thread, and changes nothing of the request, which may have ended."""
-        ((request, round_, positions, windows),) = slices  # a batch holds one
+        """Prepares and encodes. Runs on the thread, and does not change the request, which may have ended."""
+        ((request, round_, positions, windows),) = slices  # a batch holds one slice
         prepared, passages = PreparedTexts(request.prepared_query, ()), request.prepared
         if positions:  # the query of a later slice need not be prepared again
             of_slice = [request.candidates[position] for position in positions]
@@ -158,9 +160,11 @@ class ModelSchedulers:
         return [(prepared, encoded)]
 
     def _scores(self, parts: Sequence[Part]) -> Sequence[WindowRanking | None]:
-        """Runs on the thread."""
+        """Scores parts of windows. Runs on the thread."""
         rankings = cast(Sequence[WindowRanking | None], self._ranker.score(parts))
-        check_rankings(rankings, parts, self._ranker.info.precision)  # here, so that a batch with a broken one is split
+        check_rankings(
+            rankings, parts, self._ranker.info.precision
+        )  # here, so that a batch with an invalid ranking is split
         return rankings
 
     async def _score_on_server(
@@ -173,11 +177,11 @@ class ModelSchedulers:
 
 
 def _ranked(window: Window, done: Iterable[TimedResult[WindowRanking | None]]) -> RankedWindow:
-    """The last part has the ranking of a window, whose duration spans all parts."""
+    """The ranked window of the results of its parts; the last part has the ranking."""
     ranking, ended_ms, durations = None, 0.0, set[float]()
     for part in done:
         ranking, ended_ms = part.result or ranking, max(ended_ms, part.queue_ms + part.batch_ms)
-        durations.add(part.batch_ms)  # parts in the same batch have its one duration
+        durations.add(part.batch_ms)  # a set, because parts in the same batch have the same duration
     if ranking is None:
         raise RankerFailure("the ranker gave no ranking with the last part of a window; this is a bug")
     model_ms = sum(durations)
@@ -185,9 +189,12 @@ def _ranked(window: Window, done: Iterable[TimedResult[WindowRanking | None]]) -
 
 
 def slices(passages: Sequence[Passage], tokens: Sequence[int], max_tokens: float) -> list[list[int]]:
-    """Divides positions of passages into slices of at most `max_tokens`, or of one text. Equal texts share one.
+    """Divides the positions of passages into slices of at most `max_tokens` tokens; a longer text is a slice alone.
 
-    They are in the order of their lengths, so that a batch of a slice needs little padding.
+    Equal texts are in the same slice. Texts are ordered by length, so that a batch of a slice needs little padding.
+
+    Args:
+        tokens: tokens to prepare each passage.
     """
     texts = [passage.text for passage in passages]
     by_length = sorted(range(len(texts)), key=lambda position: (len(texts[position]), texts[position]))

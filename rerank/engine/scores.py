@@ -1,4 +1,4 @@
-"""Adds the scores of the first stage and of words to a ranking, and breaks ties."""
+"""Adds the scores of the first stage and of BM25 to a ranking, and breaks ties."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def with_signals(ranking: WindowRanking, window: Window) -> WindowRanking:
 
 
 def first_stage_scores(given: Sequence[float | None]) -> Sequence[float]:
-    """Returns what the first stage's scores of an ordered list count by: themselves, and the higher one is better.
+    """Returns the first stage's scores of an ordered list in a form where higher is better.
 
-    Distances, see `are_distances`, are negated. Reciprocal ranks count if one score is missing or not finite, and if
-    all are equal: a client that must send one sends the same for all.
+    Distances, see `are_distances`, are negated. If a score is missing or not finite, or all are equal (as from clients
+    that must send a score), the result is the reciprocal ranks.
     """
     scores = [score for score in given if score is not None]
     if len(scores) < len(given) or not all(map(math.isfinite, scores)) or len({*scores}) < 2:
@@ -41,12 +41,12 @@ def first_stage_scores(given: Sequence[float | None]) -> Sequence[float]:
 
 
 def are_distances(scores: Sequence[float]) -> bool:
-    """True if scores of a list, best first, never fall and are not all equal: the first stage puts low ones first."""
+    """True if the scores of a list, best first, never fall and are not all equal: lower ones are better."""
     return len({*scores}) > 1 and all(score <= following for score, following in pairwise(scores))
 
 
 def warning_of_distances(candidates: Sequence[Passage]) -> str:
-    """Says that the scores of an ordered list are read as distances; else empty."""
+    """The warning that the scores of an ordered list are read as distances; empty if they are not."""
     scores = [candidate.score for candidate in candidates if candidate.score is not None]
     if len(scores) < len(candidates) or not all(map(math.isfinite, scores)) or not are_distances(scores):
         return ""
@@ -54,7 +54,7 @@ def warning_of_distances(candidates: Sequence[Passage]) -> str:
 
 
 def warning_of_lost_scores(candidates: Sequence[Passage]) -> str:
-    """Says that the scores of the first stage do not count, because some candidates have no finite one; else empty."""
+    """The warning that the first stage's scores do not count because some are missing; empty if they count."""
     given = [candidate.score for candidate in candidates if candidate.score is not None]
     finite = sum(map(math.isfinite, given))
     if not given or finite == len(candidates):

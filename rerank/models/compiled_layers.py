@@ -1,6 +1,6 @@
-"""Makes passes faster on a GPU: compiled layers fuse the work between matrix products, CUDA graphs launch it at once.
+"""Speeds up passes on a GPU: compiled layers fuse operations between matrix products; CUDA graphs launch them at once.
 
-Small models take less time on a GPU than Python takes to launch their kernels one by one.
+For small models, launching kernels one by one from Python takes longer than the kernels.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST_VERSIONS = 64
 
 
 def set_up_compiler() -> None:
-    """Sets what compiled layers need of torch's compiler, for the whole process.
+    """Configures torch's compiler for compiled layers, in the whole process.
 
     Floats such as the epsilon of a norm become constants. By default a function with dynamic shapes gets them as
     tensors on the CPU, and torch builds C++ for them, which took more than 40 s on a machine with an H100.
@@ -35,9 +35,9 @@ def set_up_compiler() -> None:
 
 
 def set_up_gpu(device: torch.device) -> None:
-    """Lets torch start what its compiler needs on a GPU, in the background: some eight seconds, once in a process.
+    """Starts torch's compiler on a GPU in the background, which takes some eight seconds once in a process.
 
-    cuDNN's attention plans 38 ms for every new shape, so it is off but for shapes that `LastTokenReader` warms up.
+    cuDNN's attention plans 38 ms for every new shape, so it is off except for shapes that `LastTokenReader` warms up.
     """
     if device.type == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)
@@ -54,7 +54,7 @@ def _start_compiler(device: torch.device) -> None:
 
 
 class PlaceholderCache(DynamicCache):
-    """An empty cache that is given to a model with compiled layers, and not to the layers.
+    """An empty cache that is passed to a model with compiled layers, but not to the layers.
 
     Without a cache, transformers asks the GPU at each pass whether a row holds several texts, and waits for the
     answer; a CUDA graph cannot contain that.
@@ -68,8 +68,8 @@ def compile_layers(model: PreTrainedModel, warm_up: Callable[[], object]) -> boo
     layer would be compiled for itself.
 
     Args:
-        warm_up: reads something of each kind with the model, so that the compiler runs now. If it fails there, the
-            layers run without it, and the log says why.
+        warm_up: reads one sequence and several with the model, so that the compiler runs now. If that fails, the
+            layers run uncompiled, and the log says why.
     """
     set_up_compiler()
     layers = [_CompilableLayer(layer) for layer in getattr(model.base_model, "layers", ())]
@@ -108,7 +108,7 @@ class _CompilableLayer:
 
 
 class _Captured(NamedTuple):
-    """A graph with its input and its outputs, whose memory every replay uses again."""
+    """A graph with its input and its outputs, whose memory each replay overwrites."""
 
     graph: torch.cuda.CUDAGraph
     inputs: torch.Tensor
@@ -122,7 +122,7 @@ class CudaGraphs:
     all calls run the function, and the log says why.
 
     Args:
-        function: works on the GPU alone: it reads no tensor from there, and what it keeps stays at its place in memory.
+        function: runs on the GPU only: it copies no tensor to the CPU, and tensors that it keeps stay at their address.
     """
 
     def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""Finds and loads the models of dense encoders, whole and with their prompts. No code of a folder is run."""
+"""Finds and loads the models and prompts of dense encoders. No code of a folder is run."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ def resolve_prompts(
 ) -> Prompts:
     """Returns the prompts of an encoder.
 
-    sentence-transformers (6.2) looks `document` up first, and takes the empty one that it adds itself for a folder that
-    states `passage` or `corpus`; here the first prompt counts that is not empty.
+    Of a folder's prompts for passages, the first that is not empty is used. sentence-transformers (6.2) would use the
+    empty prompt `document`, which it adds itself, although the folder states `passage` or `corpus`.
 
     Args:
         folder: the encoder's folder, for messages.
         stated: `prompts` of the folder's config_sentence_transformers.json.
-        query, document: settings, which are preferred to the folder; None: not set.
+        query, document: prompts of the settings, which take precedence; None: not set.
 
     Raises:
-        CheckpointError: the folder states prompts for other uses only, and the settings none.
+        CheckpointError: the folder has prompts, but none for queries or passages, and the settings have none.
     """
     texts = {name: prompt for name, prompt in stated.items() if prompt}
     if texts and not texts.keys() & {*_QUERY, *_DOCUMENT} and query is document is None:
@@ -64,10 +64,10 @@ def resolve_prompts(
             f"{folder} states the prompts {', '.join(texts)}, but none for `query` or `document`; set "
             "encoder.query_prompt and encoder.document_prompt, to '' for none"
         )
-    of_query, of_document = (
+    own_query, own_document = (
         next((texts[name] for name in names if name in texts), "") for names in (_QUERY, _DOCUMENT)
     )
-    return Prompts(of_query if query is None else query, of_document if document is None else document)
+    return Prompts(own_query if query is None else query, own_document if document is None else document)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class EncoderId:
 
     @property
     def settings(self) -> EncoderConfig:
-        """The settings that load it."""
+        """The settings that load this encoder."""
         return EncoderConfig(
             name=self.name,
             query_prompt=self.query_prompt,
@@ -137,7 +137,10 @@ def is_folder(name: str) -> bool:
 
 
 def load_encoder(folder: Path, device: str, pooling: Pooling | None) -> SentenceTransformer:
-    """Returns the model, if its architecture is known without code of its folder and all of its weights are there."""
+    """Loads the model of a folder.
+
+    Raises: CheckpointError if it needs code of its folder, a weight is missing, or its pooling is unknown.
+    """
     settings = read_settings(folder / "config.json")
     if pooling and architecture_in(settings).endswith(_ENCODER_DECODER):
         raise CheckpointError(
@@ -151,7 +154,7 @@ def load_encoder(folder: Path, device: str, pooling: Pooling | None) -> Sentence
 
 
 def _load_complete(folder: Path, device: str, pooling: Pooling | None) -> SentenceTransformer:
-    """Raises: CheckpointError if both or neither of settings and modules.json say how vectors are pooled."""
+    """Raises: CheckpointError if both the settings and modules.json state the pooling, or neither does."""
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     picked, is_stated = str(pick_device(device)), (folder / "modules.json").is_file()
     if is_stated != (pooling is None):
@@ -181,9 +184,9 @@ def _load_complete(folder: Path, device: str, pooling: Pooling | None) -> Senten
 
 
 def write_end_token(tokenizer: PreTrainedTokenizerBase, token: str) -> None:
-    """Makes a tokenizer write a token after each text, also after one that is cut.
+    """Changes a tokenizer so that it ends each text with a token, even if the text is truncated.
 
-    Raises: CheckpointError if it has no such token.
+    Raises: CheckpointError if the tokenizer has no such token.
     """
     if (token_id := tokenizer.get_vocab().get(token)) is None:
         raise CheckpointError(f"its tokenizer does not have the end_token {token!r}; correct encoder.end_token")
@@ -196,7 +199,7 @@ def weights_sha256(name: str, folder: Path) -> str:
     """Returns the SHA-256 of the weights in a folder.
 
     Raises:
-        ConfigError: there are none, or the default encoder has others than the published ones.
+        ConfigError: the folder has no weights, or those of the default encoder are not the published ones.
     """
     weights = [sorted(path for path in folder.glob(kind) if path.is_file()) for kind in ("*.safetensors", "*.bin")]
     if not (found := weights[0] or weights[1]):

@@ -1,4 +1,4 @@
-"""Reads many sequences, and returns the model's output at the last token of each, or at some tokens.
+"""Reads many sequences, and returns the model's output at the last token of each, or at given positions.
 
 Sequences of similar lengths share a forward pass, padded at their ends. A position of a causal model does not depend on
 what follows it, so the padding needs no mask and changes an output by rounding only.
@@ -30,8 +30,8 @@ from rerank.models.compiled_layers import CudaGraphs, PlaceholderCache, compile_
 from rerank.models.decode_state import DecodeState
 from rerank.models.memory import fitting_tokens
 
-#: Operations of a batch on a GPU. It keeps an H100 busy for a tenth of a second, which short requests wait at most;
-#: larger batches gain nothing.
+#: Floating-point operations of a batch on a GPU. They take an H100 a tenth of a second, which is the longest wait of
+#: short requests; larger batches are not faster.
 _GPU_BATCH_FLOP = 6e13
 #: The longest sequence that has a CUDA graph before the first request. A window of 20 passages has
 #: some 2,000 tokens. Other shapes get theirs when they first come.
@@ -41,10 +41,10 @@ _LENGTH_DEPENDENT = {"dynamic", "longrope"}
 
 
 class LastTokenReader:
-    """Returns a causal model's outputs at the last position of each sequence, or at positions that are asked for.
+    """Reads sequences with a causal model; returns its outputs at the last position of each, or at given positions.
 
     Args:
-        model: a transformer without a head, or with a small one, which is computed at all positions.
+        model: a transformer without a head, or with a small head, which is computed at all positions.
         autocast: compute in bfloat16 where autocast considers it safe, for float32 weights.
         from_vectors: sequences are input vectors, not token ids.
 
@@ -79,9 +79,9 @@ class LastTokenReader:
             return [self._read_batch(sequences, positions)]
         outputs: dict[int, torch.Tensor] = {}
         for rows in self._batches([len(sequence) for sequence in sequences]):
-            of_batch = [positions[row] for row in rows]
-            found = self._read_batch([sequences[row] for row in rows], of_batch)
-            outputs |= zip(rows, found.split([len(of_row) for of_row in of_batch]), strict=True)
+            batch_positions = [positions[row] for row in rows]
+            found = self._read_batch([sequences[row] for row in rows], batch_positions)
+            outputs |= zip(rows, found.split([*map(len, batch_positions)]), strict=True)
         return [outputs[row] for row in range(len(sequences))]
 
     @torch.inference_mode()
@@ -110,15 +110,16 @@ class LastTokenReader:
 
     def _read_padded(self, padded: torch.Tensor, positions: Sequence[Sequence[int]]) -> torch.Tensor:
         """Returns outputs (N, outputs) at N positions of B sequences: (B, T) token ids or (B, T, D) input vectors."""
-        of_rows = [row for row, of_row in enumerate(positions) for _ in of_row]
-        rows = torch.tensor(of_rows, device=padded.device)
+        row_of_output = [row for row, row_positions in enumerate(positions) for _ in row_positions]
+        rows = torch.tensor(row_of_output, device=padded.device)
         columns = torch.tensor(list(chain.from_iterable(positions)), device=padded.device)
-        is_long = len(padded) * padded.shape[1] > self.gpu_batch_tokens  # it needs no graph, which keeps its outputs
-        outer, self._read_positions = self._read_positions, (rows, columns)  # of the pass around this one
+        is_long = len(padded) * padded.shape[1] > self.gpu_batch_tokens  # without a graph, which would keep its outputs
+        # a pass that this one preempts goes on with its positions afterwards
+        preempted, self._read_positions = self._read_positions, (rows, columns)
         try:
             return (self._outputs if is_long else self._graphs or self._outputs)(padded)[rows, columns]
         finally:
-            self._read_positions = outer
+            self._read_positions = preempted
 
     def _outputs(self, padded: torch.Tensor) -> torch.Tensor:
         """Returns (B, T, outputs): the logits or, without a head, the last hidden states."""
@@ -131,7 +132,7 @@ class LastTokenReader:
             return self._model(**inputs)
 
     def _speed_up(self) -> None:
-        """Compiles the layers, and makes a CUDA graph of each of a few lengths.
+        """Compiles the layers, and makes CUDA graphs for a few lengths.
 
         cuDNN's attention is faster on a Hopper GPU than others, but plans 38 ms for every new shape. So it is used in
         these graphs only, where few shapes occur.
@@ -162,7 +163,7 @@ class LastTokenReader:
         return embed(ids).detach() if self._from_vectors else ids
 
     def _pause_between_layers(self) -> None:
-        """Lets short requests run between the layers, and reads the asked positions only in the last layer's MLP."""
+        """Calls `between_layers` before each layer, and computes the last layer's MLP only at the read positions."""
         layers: Any = getattr(self._model.base_model, "layers", ())
         for layer in layers:
             layer.register_forward_pre_hook(self._before_layer)
@@ -186,9 +187,9 @@ class LastTokenReader:
 def read_plainly(
     model: PreTrainedModel, sequences: Sequence[torch.Tensor], positions: Sequence[Sequence[int]]
 ) -> list[torch.Tensor]:
-    """See `LastTokenReader.read_at`: token ids one by one, by the model as it was loaded."""
+    """The result of `LastTokenReader.read_at` without batches or changes to the model, for the self-test."""
     outputs = (model(input_ids=ids[None], use_cache=False)[0][0] for ids in sequences)
-    return [of_all[list(of_row)] for of_all, of_row in zip(outputs, positions, strict=True)]
+    return [output[list(row_positions)] for output, row_positions in zip(outputs, positions, strict=True)]
 
 
 class IdentifierHead(nn.Module):

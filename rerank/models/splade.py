@@ -1,4 +1,4 @@
-"""Loads the models of SPLADE whole, with their prompts and vocabularies. No code of a folder is run."""
+"""Loads SPLADE models with their prompts, and checks weights and vocabularies. No code of a folder is run."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from rerank.models.loading import readable_positions
 from rerank.models.memory import keep_in_memory
 from rerank.util.files import missing_path_hint
 
-#: Weights that checkpoints of masked language models have, and their logits are computed without.
+#: Weights of masked language models that the logits do not depend on.
 _NOT_READ_BY_SPLADE = r"((\w+\.)?pooler\.|cls\.seq_relationship\.|(.*\.)?position_ids$)"
-#: A tokenizer may know fewer terms than the model has weights for, which are padded to a round number.
+#: A tokenizer must have at least this share of the model's terms: a model may have more, to a round number.
 _KNOWN_SHARE = 0.9
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 _SPLADE_HEAD = "ForMaskedLM"
@@ -59,7 +59,7 @@ def load_splade(folder: Path, device: torch.device) -> SpladeModel:
     """Loads the SPLADE model of a folder; no code of the folder is run.
 
     Raises:
-        CheckpointError: the folder holds no whole SPLADE model, or one of another form.
+        CheckpointError: the folder holds no SPLADE model; or the model is incomplete, or of an unsupported kind.
     """
     transformer_folders = _check_splade_files(folder)
     transformers_logging.disable_progress_bar()
@@ -117,7 +117,7 @@ def _decoder(folder: Path, model: PreTrainedModel) -> nn.Linear:
 
 def _check_splade_weights(transformer_folders: Iterable[Path]) -> None:
     """Raises: CheckpointError if weights are missing, unknown, or of another shape."""
-    for transformer_folder in transformer_folders:  # on the device `meta` the names of the weights are read only
+    for transformer_folder in transformer_folders:  # on the device `meta`, only the names of the weights are read
         _, info = cast(Any, AutoModelForMaskedLM).from_pretrained(
             transformer_folder,
             device_map="meta",

@@ -17,7 +17,7 @@ class _Facts(BaseModel):
 
 
 class Figures(_Facts):
-    """Published nDCG@10 by collection, as `trec-dl-2019`, over the first 100 passages of BM25."""
+    """Published figures: collection, such as `trec-dl-2019` → nDCG@10 over the first 100 passages of BM25."""
 
     source: str
     ndcg_10: dict[str, float]
@@ -27,12 +27,12 @@ class PublisherPrompt(_Facts):
     """The hashes of the words of a publisher's prompt that no package holds, see `rerank.checkpoints.publisher_prompt`.
 
     Attributes:
-        repository: on GitHub.
+        repository: OWNER/REPOSITORY on GitHub.
         files: files of the repository that have the words, each as COMMIT/PATH.
-        literals: part of the prompt → the SHA-256 of each string that makes it up; of an f-string, with its
+        literals: part of the prompt → the SHA-256 of each string of which it consists; an f-string counts with its
             expressions in braces.
-        replace: words in the strings, such as {i} of an f-string → a field of the template, or nothing.
-        sha256: of the template.yaml that they make.
+        replace: text in the strings, such as {i} of an f-string → a field of the template, or nothing.
+        sha256: SHA-256 of the resulting template.yaml.
     """
 
     repository: str
@@ -49,14 +49,15 @@ class PairPrompt(_Facts):
         pieces: parts of the prompt, each tokenized alone, as the publisher does. {query}, {passage} and {instruction}
             stand for texts, {bos} and {eos} for tokens of the tokenizer, and other names for parts of the profile's
             `publisher_prompt`.
-        with_instruction: what {instruction} is in a request that has one.
-        without_instruction: what it is in others.
+        with_instruction: text for {instruction} in a request with an instruction.
+        without_instruction: text for {instruction} in other requests.
         strips_texts: query and passage lose the white space around them.
         max_tokens: the most tokens of the prompt; a longer passage is cut at its end. Default: the model's.
-        uncounted: numbers of pieces that `max_tokens` does not count, once for each time that they are named.
+        uncounted: indices of pieces whose tokens do not count for `max_tokens`; an index that occurs n times is
+            subtracted n times.
         query_tokens: the most tokens of the piece with the query, which is cut at its end. Default: no separate limit.
-        passage_tokens: the same of the piece with the passage.
-        answers: tokens whose logits are the score: the difference of two, or the one. A classifier's score is its own.
+        passage_tokens: the same for the piece with the passage.
+        answers: one token, whose logit is the score, or two, whose logits' difference is; none for a classifier.
         layer: for a model with a head after each layer: the number of layers before the head that gives the score.
         divisor: number by which the score is divided.
         activation: function that is applied to the score.
@@ -76,7 +77,7 @@ class PairPrompt(_Facts):
     activation: Literal["identity", "sigmoid", "log-sigmoid"] = "sigmoid"
 
     def with_words(self, words: Mapping[str, str]) -> PairPrompt:
-        """Returns the prompt with the words of its publisher in their places."""
+        """Returns the prompt with its publisher's words filled in."""
 
         def filled(piece: str) -> str:
             for name, text in words.items():
@@ -119,21 +120,22 @@ class Profile(_Facts):
         checkpoints: names on the Hugging Face hub; none if the prompt is for any chat model.
         model_types: `model_type` in config.json of such a checkpoint; none if the prompt is for any chat model.
         licence: licence of the checkpoints, with its source if that is not the model card.
-        prompt_source: where to find the publisher's prompt. A template.yaml in the checkpoint's folder is preferred to
+        prompt_source: where to find the publisher's prompt. A template.yaml in the checkpoint's folder precedes
             `template`.
-        publisher_prompt: the words of the prompt that are read where the publisher has them; None if there are none.
+        publisher_prompt: hashes of words of the prompt that are read from the publisher's files; None if `template`
+            has all words.
         encoder: name on the hub of the encoder that the model was trained with; empty if it needs none.
         ranker, template, identifiers, decoding, strategy, window_size, thinking_tokens: settings of the model, as in
             the configuration of the service; those that are left out have the service's defaults.
         prompt: the style of the prompts, see `rerank.prompting.style.PromptStyle`.
-        own_prompt: what differs from `prompt` with the template.yaml in the folder of a checkpoint, because another
-            program than the one of `template` reads that prompt.
+        own_prompt: settings that replace those of `prompt` if the checkpoint's folder has a template.yaml, which
+            another program reads than `template`.
         line_ends: part of the publisher's own prompt → the number of line ends at its end, because a template.yaml
             easily loses or gains one.
         pair: the prompt of a cross-encoder.
         blocks: limits of a model that reads blocks of passages.
         passage_prompt: the prompt of a model that reads each passage alone and orders all.
-        figures: what the publisher measured.
+        figures: the published figures.
     """
 
     checkpoints: tuple[str, ...]
@@ -190,15 +192,15 @@ def of_model_type(model_type: str) -> list[str]:
 
 
 def of_checkpoint(name: str) -> str | None:
-    """Returns the profile that lists a name on the hub; None if none does."""
+    """Returns the profile that lists the name of a model on the hub; None if none does."""
     return next((profile for profile in names() if name in load_profile(profile).checkpoints), None)
 
 
 def of_folder(name: str, model_type: str) -> str | None:
     """Returns the profile of a published model by the name of its folder; None if there is none, or more than one.
 
-    The name begins with the profile's, or with one of its checkpoints' names, in any case: copies and conversions have
-    such names. The longest beginning counts, and profiles for other model types do not.
+    The folder's name must begin with the profile's name or with the name of one of its checkpoints, regardless of case,
+    as the names of copies and conversions do. The longest match counts. Profiles for other model types are ignored.
     """
     shared = {profile: _beginning(name, profile) for profile in of_model_type(model_type) if model_type}
     longest = max(shared.values(), default=0)
@@ -207,7 +209,7 @@ def of_folder(name: str, model_type: str) -> str | None:
 
 
 def _beginning(folder: str, profile: str) -> int:
-    """Returns the characters of the longest name of a profile that a folder's name begins with; 0: none."""
+    """Returns the length of the longest name of a profile with which a folder's name begins; 0: none."""
     names = (profile, *(name.rpartition("/")[2] for name in load_profile(profile).checkpoints))
     return max(len(name) if folder.lower().startswith(name.lower()) else 0 for name in names)
 

@@ -45,10 +45,10 @@ class Template:
     sha256: str
     #: The chat's system message, or the start of the user's turn for a model without a system role.
     system_message: str = ""
-    #: What the assistant has said to the prefix, and to each passage; empty: nothing, the user's turn goes on.
+    #: The assistant's answer to the prefix, and to each passage; empty: no answer, the user's turn goes on.
     prefix_assistant: str = ""
     body_assistant: str = ""
-    #: How `{instruction}` writes the instruction of a query that has one; it is nothing in others.
+    #: Text for `{instruction}` in prompts of queries with an instruction; in others `{instruction}` becomes empty.
     instruction: str = "{instruction}"
     #: False for prompts of plain text, whatever chat template the tokenizer has.
     chat_markup: bool = True
@@ -58,17 +58,17 @@ class Template:
 
     @property
     def reads_instruction(self) -> bool:
-        """True if a prompt has a place for the instruction of a query."""
+        """True if the template has the field `{instruction}`."""
         return any("{instruction}" in part for part in (self.prefix, self.body, self.suffix))
 
     @property
     def query_repeats(self) -> int:
-        """The number of times that a prompt contains the query or, if more often, the instruction."""
+        """The number of times that a prompt contains the query, or the instruction if that occurs more often."""
         text = self.prefix + self.body + self.suffix
         return max(1, text.count("{query}"), text.count("{instruction}"))
 
     def instruction_text(self, instruction: str) -> str:
-        """Returns what stands for `{instruction}` in the prompt of a query with this instruction, or without one."""
+        """Returns the text for `{instruction}` in the prompt of a query with this instruction; empty without one."""
         return self.instruction.replace("{instruction}", instruction) if instruction else ""
 
     def without_instruction(self) -> Template:
@@ -93,7 +93,7 @@ class _TemplateFile(BaseModel):
     body_assistant: str = ""
     instruction: str = "{instruction}"
     chat_markup: bool = True
-    #: RankLLM's files have these three keys. We parse answers ourselves.
+    #: RankLLM's files have these three keys. They have no effect, because answers are parsed in another way.
     method: Literal["singleturn_listwise", "multiturn_listwise"] = "singleturn_listwise"
     output_validation_regex: str = ""
     output_extraction_regex: str = ""
@@ -106,7 +106,7 @@ VECTOR_FIELDS = (("query", "query_vector"),)
 
 
 def load_template(name_or_path: str | Template, needs: Sequence[Sequence[str]] = ()) -> Template:
-    """Loads a template of this package by name (`pe_rank`), or a YAML file by path; a loaded one is returned.
+    """Loads a template of this package by name (`pe_rank`), or a YAML file by path; a Template is returned as it is.
 
     A name such as `rank-llm:rank_zephyr` means a template in the package rank-llm.
 

@@ -151,7 +151,7 @@ class PairScorer:
         return [dict(zip(names, values, strict=True)) for values in columns]
 
     def room(self, query: str, instruction: str) -> tuple[int, int]:
-        """Returns the tokens for query and passage in a pair with this instruction, and the most tokens of a query."""
+        """Returns the tokens that a pair leaves for query and passage together, and the most tokens of a query."""
         (empty,) = self.render(query, [""], instruction, cut=False)
         room = self.max_tokens - (len(empty["input_ids"]) - self.count(query))
         return room, room // 2
@@ -252,7 +252,7 @@ class PairScorer:
 
 
 def _has_prompt(transformer: PreTrainedModel) -> bool:
-    """True for the body of a causal LM, which is trained with prompts; of BERT's kind there are masked ones, too."""
+    """True for a causal LM, which is trained with prompts; encoders such as BERT's may read bare pairs."""
     model_type = transformer.config.model_type
     is_decoder = model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
     return is_decoder or isinstance(transformer, LlamaBidirectionalForSequenceClassification)
@@ -308,14 +308,14 @@ class CrossEncoderRanker(Ranker):
         )
 
     def _fitting_tokens(self) -> int:
-        """Returns the tokens of a batch that the memory of the GPU holds."""
+        """Returns the most tokens of a batch for which the GPU has memory."""
         (pair,) = self._scorer.render("a", ["b " * min(self._scorer.max_tokens, _MEASURED_PAIR_TOKENS)])
         pairs = [pair] * max(1, _MEASURED_TOKENS // len(pair["input_ids"]))
         tokens = sum(len(pair["input_ids"]) for pair in pairs)
         return fitting_tokens(partial(self._scorer.scores, pairs), tokens, self._scorer.device, GPU_BATCH_TOKENS)
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> PreparedTexts:
-        """Divides special tokens in the texts, and cuts off what is never read.
+        """Sanitizes the texts (divides special tokens), and cuts off the parts that are never read.
 
         Raises:
             InvalidRequest: the instruction leaves too little room for query and passages.
@@ -330,7 +330,7 @@ class CrossEncoderRanker(Ranker):
         return PreparedTexts(self._fitting(divided, texts.values()), prepared)
 
     def _fitting(self, query: Query, passages: Iterable[str]) -> Query:
-        """Cuts a query that leaves a passage no room in a chat; of two bare texts, the library cuts the longer."""
+        """Cuts a query that leaves no tokens for a passage in a chat; the library itself cuts bare pairs."""
         tokens, most = self._scorer.count(query.text), self._scorer.max_tokens
         room, limit = self._scorer.room(query.text, query.instruction)
         if limit < _LEAST_PASSAGE_TOKENS:
@@ -376,6 +376,6 @@ class CrossEncoderRanker(Ranker):
         return WindowRanking(tuple(batch.scores[position] for position in range(n))) if len(batch.scores) == n else None
 
     def _read_part(self, text: str) -> str:
-        """Cuts off what can never be read: the end of a text, or its beginning where the tokenizer truncates there."""
+        """Cuts off what is never read: the end of a text, or its beginning if the tokenizer truncates there."""
         part = ending if self._scorer.tokenizer.truncation_side == "left" else beginning
         return part(nfc(text), self._scorer.max_tokens, self._scorer.count)

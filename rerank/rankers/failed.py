@@ -46,7 +46,7 @@ class FailedRanker(Ranker):
 
 
 class UnloadedRanker(FailedRanker):
-    """Replaces a model until it is loaded, when it is first asked for. Until then, calls cannot be answered."""
+    """Replaces a model that is loaded on request, until it is loaded. Until then, calls fail."""
 
     def __init__(self, name: str, kind: str) -> None:
         super().__init__(name, replace(unknown_info(kind, name), max_passage_tokens=1_000_000), problem="")
@@ -59,7 +59,7 @@ class UnloadedRanker(FailedRanker):
 
 
 def unknown_info(kind: str, model_id: str) -> RankerInfo:
-    """Describes a model that could not be loaded. It allows what a request may ask of any model."""
+    """The description of a model that could not be loaded. Its limits allow any request."""
     return RankerInfo(
         kind=kind,
         model_id=model_id,

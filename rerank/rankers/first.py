@@ -34,7 +34,7 @@ from rerank.util.validation import problems_of
 
 
 class FirstPrompts(TextPrompts):
-    """Renders windows as prompts of FIRST, and ranks them by the logits that a model gives for their identifiers.
+    """Renders windows as prompts of FIRST, and ranks them by a model's logits of their identifiers.
 
     Args:
         tokenizer: the model's tokenizer.
@@ -130,7 +130,7 @@ class FirstRanker(FirstPrompts, Ranker):
 
     @torch.inference_mode()
     def _plain_scores(self, model: PreTrainedModel) -> Scores:
-        """Returns the scores of the self-test's windows by the model as it was loaded, with the head it came with."""
+        """Returns the scores of the self-test's windows by the unchanged model, with its full vocabulary head."""
         rows = []
         with failing_on_windows():
             for window in windows_of(self, self.max_window_size):
@@ -143,7 +143,7 @@ class FirstRanker(FirstPrompts, Ranker):
 
 @dataclass(frozen=True, slots=True)
 class FirstSettings:
-    """Holds the settings of a checkpoint's training; without a manifest, the operator's or the defaults."""
+    """Settings of a checkpoint's training; without a manifest, the configured ones or the defaults."""
 
     template: Template
     identifiers: IdentifierKind
@@ -151,11 +151,11 @@ class FirstSettings:
 
 
 def first_settings(model: FirstModel) -> FirstSettings:
-    """Returns the settings of a model's manifest; without a manifest, the operator's or the defaults.
+    """Returns the settings of a model's manifest; without a manifest, the configured ones or the defaults.
 
     Raises:
         CheckpointError: the checkpoint's manifest is broken, belongs to another kind of ranker, or contradicts the
-            operator's template, prompt or identifiers; or the base of an adapter is not the one that it was trained on.
+            configured template, prompt or identifiers; or an adapter was trained on another base.
         ConfigError: there is no such template.
     """
     manifest = read_manifest(model.path)

@@ -19,10 +19,11 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 Indices: TypeAlias = npt.NDArray[np.intp]
 #: Two signals with at least this correlation agree wholly.
 FULL_AGREEMENT = 0.3
-#: A list is in the language of the table of words if the table has at least this share of its words: English lists of
-#: nine collections have .68 or more.
+#: A list counts as English, the language of the bundled models and the word table, if the table has at least this share
+#: of its words: English lists of nine collections have .68 or more.
 FULL_KNOWLEDGE = 0.6
-#: Cosines of equal texts differ by less, and equal sums in later digits. Z-scores would turn that into an order.
+#: Rounding differences, which z-scores would turn into an order: cosines of equal texts differ by less than this, and
+#: equal sums only after this many decimal places.
 _ROUNDING, _DIGITS = 1e-6, 9
 
 
@@ -54,18 +55,18 @@ class CheapSignals:
 
     @property
     def knowledge(self) -> float:
-        """0 to 1: how far the list is in the language of the models and of the table of words.
+        """0 to 1: how far the list is in the language of the models and the word table, by `known_words`.
 
-        It is the share of the models in the order.
+        The weights of the models' signals are multiplied by it.
         """
         return min(self.known_words / FULL_KNOWLEDGE, 1.0)
 
     @property
     def lexical_share(self) -> float:
-        """0 to 1: how far the words count.
+        """0 to 1: factor of the weight of BM25.
 
-        How rare words of other languages are is not known, so they are worse than most first stages; without a first
-        stage they are all that orders such a list.
+        Document frequencies in other languages are unknown, so BM25 is then worse than most first stages. Without a
+        first stage it counts fully, because nothing else orders such a list.
         """
         scores = (self.whole or self).first_stage
         return self.knowledge if len({*scores.tolist()}) > 1 else 1.0
@@ -91,15 +92,15 @@ class Signals:
 
     @property
     def cosines(self) -> Floats:
-        """(n,) of the query with each passage."""
+        """(n,) cosines of the query with each passage."""
         return np.asarray(self.vectors @ self.query, dtype=np.float64)
 
 
 def weight_by_list(settings: FusionModel, given: FirstStageWeight, signals: CheapSignals) -> float:
-    """The weight of the first stage in a list: `given` if it is a number, otherwise by what its scores add.
+    """The weight of the first stage in a list: `given` if it is a number, otherwise by its correlation with BM25.
 
-    The scores of BM25 say hardly more than the lexical signal, the scores of a dense model much more. The correlation
-    of first stage and lexical signal over the list tells which it is, so that no client has to know.
+    A first stage of BM25 adds hardly anything to the lexical signal, a dense model much. The correlation of first stage
+    and lexical signal over the list shows which it is, so that no client has to state it.
 
     Args:
         signals: signals of the whole list.
@@ -139,11 +140,11 @@ def list_scores(
 
 
 def first_stage_support(settings: FusionModel, cheap: CheapSignals, signals: Signals) -> float:
-    """Returns 0 to 1: how far the other signals confirm the first stage, as far as they are in their language.
+    """Returns 0 to 1: how far the other signals agree with the first stage; 1 for lists in another language.
 
-    Scores without a meaning agree with nothing, neither over the whole list nor over the passages that were read. One
-    of both is enough: passages that several signals chose and that are high in one are low in another. Signals that are
-    the same for all passages say nothing against it.
+    Meaningless scores agree neither over the whole list nor over the passages that were read, so the larger agreement
+    of the two counts: among passages chosen by several signals, those high in one signal tend to be low in another.
+    Signals that are equal for all passages count as agreement.
 
     Args:
         cheap: signals of the whole list.
@@ -160,10 +161,10 @@ def first_stage_support(settings: FusionModel, cheap: CheapSignals, signals: Sig
 
 
 def model_agreement(signals: Signals) -> float:
-    """Returns 0 to 1: how far the two models agree about the passages.
+    """Returns 0 to 1: how far the sparse model and the encoder agree about the passages.
 
-    Over texts that are foreign to one of them, such as names of functions, they disagree. The sparse score comes from
-    the smaller model, and then counts less.
+    They disagree over texts unlike the training data of one of them, such as names of functions. The sparse score,
+    which comes from the smaller model, then counts less.
     """
     return 1.0 if signals.cheap.sparse is None else _agreement(signals.cheap.sparse, signals.cosines)
 
@@ -174,7 +175,7 @@ def _agreement(one: Floats, other: Floats) -> float:
 
 
 def fused_scores(settings: FusionModel, weight: float, signals: Signals) -> Floats:
-    """Returns the (n,) smoothed sum of all signals, with the cosine of the query that feedback has moved."""
+    """Returns the (n,) smoothed sum of all signals, with cosines of the query vector after feedback, see `_moved`."""
     others = cheap_scores(settings, weight, signals.cheap, model_agreement(signals))
     knowledge = signals.cheap.knowledge
     fused = others + knowledge * _z_scores_of_cosines(signals.cosines)
@@ -192,9 +193,9 @@ def _z_scores_of_cosines(cosines: npt.NDArray[np.floating]) -> Floats:
 def with_unread(cheap: Floats, read: Indices, fused: Floats) -> Floats:
     """Returns the (n,) scores of a list after some of its passages were read, all on one scale.
 
-    A passage that was not read is as far from the mean of the others, in standard deviations, as by its other signals:
-    it may come before one with a low cosine. A line of least squares through the others is too flat, because they were
-    chosen and so are alike: passages that were not read would keep the order that they came in.
+    An unread passage gets the score that is as many standard deviations from the mean of the read ones as its other
+    signals are, so it may come before a passage with a low cosine. A least-squares line through the read passages would
+    be too flat, because they were selected and so are similar.
 
     Args:
         cheap: (n,) scores of `cheap_scores`.

@@ -2,8 +2,8 @@
 
 The signals are the score of the first stage, BM25 over the texts of the list, the score of learned sparse vectors
 (SPLADE), and the cosine of the encoder's vectors. Each is a z-score over the passages that it is read for. The cosine
-costs most, so only the best passages by the others get it. Then the query's vector moves towards the passages that lead
-so far, as in relevance feedback, and the cosine is taken again: no forward pass more.
+costs most, so only the best passages by the other signals get it. Then the query's vector moves towards the leading
+passages, as in relevance feedback, and the cosines are computed again, which needs no further forward pass.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class TextBatch:
     """Texts that are encoded together.
 
     Attributes:
-        beginnings: text → its beginning, which is read.
+        beginnings: text → the beginning that the encoder reads.
         truncated: texts that are longer than the encoder reads.
-        tokens_of: text → its tokens that are read.
-        vectors: text → vector of those that were encoded so far; all batches of the window share it.
-        texts: how many it has in the end.
+        tokens_of: text → the number of its tokens that are read.
+        vectors: text → vector, for the texts encoded so far; all batches of the window share it.
+        texts: number of texts that `vectors` has in the end.
         cheap: the signals of the window that need no vector.
         read: indices of the passages whose cosine is read.
     """
@@ -69,7 +69,7 @@ class FusionRanker(Ranker):
     """Ranks windows of passages by a fusion of signals.
 
     Args:
-        settings: weights, and how many passages get a cosine.
+        settings: weights, and number of passages that get a cosine.
         encoder: gives the vectors for the cosine.
         sparse_encoder: gives the sparse score; None if its weight is 0.
     """
@@ -108,7 +108,7 @@ class FusionRanker(Ranker):
         return passage if self._sparse is None else self._sparse.cache.with_cached_vector(passage)
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> PreparedTexts:
-        """Computes the query's vectors, and the passages' words and sparse scores; later slices have the former."""
+        """Computes stems and sparse scores of the passages, and in the first slice the vectors of the query."""
         query, stems = self._encoder.with_vector(query), [self._stems.stems_of(passage) for passage in passages]
         if self._sparse is None:
             pairs = zip(passages, stems, strict=True)
@@ -132,7 +132,7 @@ class FusionRanker(Ranker):
         return replace(window, tokens=sum(known.values()) + sum(batch.tokens for batch in batches), parts=batches)
 
     def score(self, parts: Sequence[TextBatch]) -> list[WindowRanking | None]:
-        """Encodes batches of texts, whose vectors are kept for later requests, and ranks the windows that have all."""
+        """Encodes batches of texts, caches their vectors, and ranks the windows that now have all vectors."""
         read = {text: beginning for batch in parts for text, beginning in batch.beginnings.items()}
         vectors = self._encoder.encode_passages(list(read.values()), "auto") if read else ()
         vector_of = dict(zip(read, vectors, strict=True))

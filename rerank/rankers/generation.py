@@ -1,4 +1,4 @@
-"""Lets a causal LM write the order of a window as text, "[2] > [1] > …" (RankGPT, RankZephyr).
+"""Permutation generation: a causal LM writes the order of a window as text, "[2] > [1] > …" (RankGPT, RankZephyr).
 
 Generation costs one step of the model per token, where FIRST needs one step per window. The text may leave passages
 out, name them twice or name unknown ones, so it is parsed and repaired, and the repairs are counted.
@@ -33,7 +33,7 @@ from rerank.types import DecodeCost, ScoreKind, Window, WindowRanking
 
 #: No model was trained to order more than a hundred passages in one answer.
 _MOST_PASSAGES = 100
-#: Tokens that an answer may have beyond the bare permutation: its end token, a word before it, another tokenization.
+#: Tokens that an answer may have beyond the permutation itself: an end token, a word before it, another tokenization.
 _SLACK_TOKENS = 8
 #: The same after a reasoning: line ends, <answer>, and a sentence before the permutation.
 _SLACK_TOKENS_AFTER_THINKING = 64
@@ -42,7 +42,7 @@ _SELF_TEST_TOKENS = 16
 
 
 class Answer(NamedTuple):
-    """The text that a model wrote about a window, and what it cost."""
+    """The text that a model wrote about a window, and the cost of writing it."""
 
     text: str
     decode_cost: DecodeCost
@@ -88,7 +88,7 @@ class GenerationPrompts(TextPrompts):
         self.answer_tokens = cache(self._count_answer_tokens)
 
     def encode(self, window: Window) -> Window:
-        """Renders the prompt, which leaves tokens for the longest reasoning and answer. All of them count."""
+        """Renders the prompt, which leaves tokens for the longest reasoning and answer; `tokens` includes these."""
         answer_tokens = self.new_tokens(len(window.passages))
         prompt = self.renderer.prompt(window, self._names, answer_tokens - self._thinking_tokens)
         tokens = len(prompt.token_ids) + answer_tokens
@@ -113,7 +113,7 @@ class GenerationPrompts(TextPrompts):
         return WindowRanking(tuple(scores), repairs=parsed.repairs, decode_cost=decode_cost)
 
     def answer(self, text: str) -> Answer:
-        """Returns an answer of an inference server, which says neither the tokens nor their time."""
+        """Returns an answer of an inference server, which states neither the number of tokens nor their time."""
         return Answer(text, DecodeCost(len(self._tokenizer.encode(text, add_special_tokens=False))))
 
     def with_little_thinking(self) -> Self:
@@ -179,7 +179,7 @@ class GenerationRanker(GenerationPrompts, Ranker):
     def _answer(self, prompt: Sequence[int], n: int) -> Answer:
         """Returns the text that the model writes greedily after the prompt, up to its end token or the token budget.
 
-        Its settings of temperature or repetition penalty are not read: an order repeats its brackets.
+        The model's settings of temperature and repetition penalty are ignored, because an order repeats its brackets.
         """
         fewest, most, ids = self.fewest_tokens(n), self.new_tokens(n), torch.tensor(prompt, device=self._device)
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
@@ -194,13 +194,13 @@ class GenerationRanker(GenerationPrompts, Ranker):
         return Answer(text, DecodeCost(len(written), (time.perf_counter() - start_s) * 1000))
 
     def _best_token(self, logits: torch.Tensor, is_open: bool) -> int:
-        """Returns the most probable token; none that ends the answer if it is to go on."""
+        """Returns the most probable token; while the answer must go on, the most probable one that does not end it."""
         if is_open:
             logits = logits.index_fill(-1, self._end_tensor, -torch.inf)
         return int(logits.argmax())
 
 
 def _end_ids(lm: CausalLM) -> set[int]:
-    """Returns the tokens that end an answer: of the checkpoint's settings, and of its tokenizer."""
+    """Returns the tokens that end an answer: those in the checkpoint's settings, and the tokenizer's."""
     configured = lm.model.generation_config.eos_token_id if lm.model.generation_config else None
     return {*(configured if isinstance(configured, list) else [configured]), lm.tokenizer.eos_token_id} - {None}

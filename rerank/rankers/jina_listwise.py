@@ -1,8 +1,8 @@
 """jina-reranker-v3 and v3.5 (Wang et al., arXiv 2509.25085): a list in one prompt, with a vector for each passage.
 
-A token after each passage, and one after the query at the end, mark where the transformer's state is read. A projector
-makes a vector of each state, and the score is the cosine of passage and query. Long lists are read in blocks, whose
-vectors of the query are averaged by the best score of each block; passages keep the vectors of their blocks.
+The transformer's states are read at a token after each passage, and at one after the query at the end. A projector maps
+each state to a vector, and the score is the cosine of passage and query. Long lists are read in blocks. The query's
+vectors of all blocks are averaged, weighted by the best score of each block; passages have the vectors of their block.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ class JinaListwiseRanker(TextPrompts, Ranker):
 
     Args:
         checkpoint: a folder with the transformer and the projector.
-        template: states the prompt with its chat markup, with a special token after the passage and after the query.
+        template: the prompt with its chat markup, with a special token after the passage and after the query.
         blocks: limits of query, passages and blocks. Other arguments and errors: see `rerank.rankers.first`.
 
     Raises:
         CheckpointError: the folder lacks weights or has unknown ones, or its tokenizer lacks a token of the prompt.
-        ConfigError: the style of the prompt lets texts hold these tokens.
+        ConfigError: by the style of the prompt, texts may contain these tokens.
     """
 
     kind = "jina-listwise"
@@ -116,7 +116,8 @@ class JinaListwiseRanker(TextPrompts, Ranker):
         return replace(window, prompts=prompts, tokens=tokens, truncated=tuple(truncated), parts=tuple(blocks))
 
     def _sizes(self, window: Window) -> list[int]:
-        """Returns the passages of each block: as in the publisher's program, one ends where another may not fit."""
+        """Returns the number of passages of each block. As in the publisher's program, a block ends when the longest
+        possible passage might not fit."""
         longest, most = self._blocks.passage_tokens, self._blocks.passages
         sizes, room = list[int](), 0
         for passage in window.passages:

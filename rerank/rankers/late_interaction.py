@@ -32,7 +32,7 @@ from rerank.types import Passage, PreparedTexts, Query, ScoreKind, Window, Windo
 from rerank.util.files import sha256_of_files
 
 _MOST_PASSAGES = 1000
-#: Weights that folders have beside the transformer's; ColBERT's own layer is one of them.
+#: Weights in folders that are not the transformer's, such as ColBERT's linear layer.
 _NOT_READ = r"((\w+\.)?(cls|pooler)\.|linear\.|(.*\.)?position_ids$)"
 
 
@@ -51,7 +51,7 @@ class LateInteractionRanker(Ranker):
     """Scores passages by late interaction. Other arguments and errors: see `rerank.rankers.cross_encoder.PairScorer`.
 
     Args:
-        cache_bytes: bound on the memory of the vectors of passages, which are kept for later requests.
+        cache_bytes: size limit of the cache of passage vectors.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class LateInteractionRanker(Ranker):
         )
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> PreparedTexts:
-        """Divides special tokens in the texts, and says which passages are longer than the model reads."""
+        """Sanitizes the texts (divides special tokens), and finds passages that are longer than the model reads."""
         texts = [self._read_part(passage.text) for passage in passages]
         pairs, of_query = list(zip(passages, texts, strict=True)), self._read_part(query.text)
         is_cut = query.is_truncated or self._count(of_query) > self._query_tokens

@@ -1,4 +1,4 @@
-"""Reads what the LoRA training of PE-Rank's authors leaves: an adapter, the projector, and the other trained weights.
+"""Reads checkpoints of the LoRA training by PE-Rank's authors: an adapter, the projector, and other trained weights.
 
 Its folder has config.json and adapter_config.json, `adapter_model.*` in peft's form, projector.bin and
 non_lora_trainables.bin (liuqi6777/pe_rank, train.py). The language model and, as a rule, the tokenizer are the base's.
@@ -22,7 +22,7 @@ _OTHERS_FILE = "non_lora_trainables.bin"
 
 
 def read_adapted_weights(folder: Path, dtype: torch.dtype) -> tuple[Weights, list[Path]]:
-    """Returns the tensors by their names in a complete checkpoint, with the adapter in its base, and the files of it.
+    """Returns the tensors as in a complete checkpoint (name → tensor), with the adapter merged, and the files read.
 
     Args:
         dtype: number format in which the adapter is merged.
@@ -48,7 +48,8 @@ def adapter_base(folder: Path) -> str:
     """Returns the base of an adapter: a folder, or a name on the hub.
 
     Raises:
-        CheckpointError, ConfigError: the adapter names none, or it cannot be found.
+        CheckpointError: the adapter names no base.
+        ConfigError: the base cannot be found.
     """
     base = locate_causal_lm(base_model_of(folder))
     check_findable(base, f"base of the adapter {folder}", f"set its path in {folder / ADAPTER_FILE}")

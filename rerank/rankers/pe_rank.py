@@ -58,13 +58,13 @@ class PERankRanker(Ranker):
         encoder: the encoder that the checkpoint was trained for.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         decoding: `one_step` orders a window by the scores of one forward pass; `dynamic` chooses one passage after the
-            other, with one decode step per passage that reads the passage chosen last; None: the checkpoint's.
+            other, with one decode step per passage, which reads the last chosen passage; None: the checkpoint's.
         template: name or path of a prompt template, for a checkpoint that names none.
         passage_text_tokens: tokens of a passage's text shown next to its vector, if the template has `{text}`.
-        precision: see `rerank.config.Precision`. Texts of passages are encoded in it, too, but with `auto` in float32.
+        precision: see `rerank.config.Precision`. Passages are encoded in the same precision, with `auto` in float32.
         style: style of the prompt; its `encoder_tokens` limits what the encoder reads of a text.
-        lexical_weight: weight of BM25 over the texts of a window, see `_lexical`, because a vector hardly tells the
-            words of its text; 0: none. Dynamic decoding gives no scores, and counts no words.
+        lexical_weight: weight of BM25 over the texts of a window, see `_lexical`, because a vector hardly represents
+            single words; 0: no BM25. Without effect on dynamic decoding, which gives no scores.
 
     Raises:
         CheckpointError: the checkpoint is incomplete or was trained for another encoder.
@@ -182,10 +182,10 @@ class PERankRanker(Ranker):
         ]
 
     def _lexical(self, window: Window, scores: Sequence[float]) -> tuple[float, ...]:
-        """Returns the weighted words of the window, refitted to the model's scores of its passages.
+        """Returns the weighted z-scores of BM25, refitted to the model's scores, see `rerank.rankers.lexical.refitted`.
 
-        They count as far as a first stage that counts does not say the same, as BM25 does: times 1 - r, with r the
-        correlation of its scores with the words that they refit.
+        If the first stage's scores count, the weight is multiplied by 1 - r, where r is their correlation with BM25
+        refitted to them: a first stage of BM25 already adds the same.
         """
         if not self._lexical_weight:
             return ()
@@ -198,7 +198,7 @@ class PERankRanker(Ranker):
 
     @torch.inference_mode()
     def choice_scores(self, windows: Sequence[Window]) -> list[list[tuple[float, ...]]]:
-        """See `rerank.rankers.pe_decode.choice_scores`, which compares dynamic decoding where ranks would not do."""
+        """See `rerank.rankers.pe_decode.choice_scores`."""
         return choice_scores(self._reader.prefill, *self._inputs(windows))
 
     @torch.inference_mode()

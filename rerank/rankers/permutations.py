@@ -21,10 +21,10 @@ class ParsedPermutation:
     """The permutation that a generated answer states, with counts of what was wrong.
 
     Attributes:
-        permutation: indices in the window, best first; those that the answer does not name come last, in order.
+        permutation: indices in the window, best first; passages that the answer does not name come last, in order.
         missing: number of passages that the answer does not name.
-        repeated: number of its identifiers that it had named before.
-        unknown: number of its identifiers that name no passage of the window.
+        repeated: number of identifiers that repeat an earlier one.
+        unknown: number of identifiers that name no passage of the window.
     """
 
     permutation: tuple[int, ...]
@@ -34,12 +34,12 @@ class ParsedPermutation:
 
     @property
     def repairs(self) -> int:
-        """The number of passages that were repaired: a wrong identifier instead of a missing one is one of them."""
+        """The number of repairs: a wrong identifier in place of a missing one counts once."""
         return min(len(self.permutation), max(self.missing, self.repeated + self.unknown))
 
 
 def answer_in(text: str, is_reasoning: bool = False) -> str | None:
-    """Returns what follows the last </think> of a text, inside <answer> if it has one; None if there is no answer.
+    """Returns the text after the last </think>, or the part of it inside <answer>; None if there is no answer.
 
     A reasoning without an end has an answer only before it, or inside it between <answer> and </answer>.
 
@@ -72,7 +72,7 @@ def parse_permutation(text: str, names: Sequence[str], last_chain: bool = False)
         names: the window's identifiers, either letters or numbers. Letters of one case may be written in the other.
         last_chain: only the last chain of identifiers counts, such as "[2] > [1]", if there is one.
 
-    What RankLLM reads otherwise: all digits of a text, also those of "the 20 passages"; of letters every one of a word.
+    RankLLM differs: it reads all digits of a text, also those of "the 20 passages", and every letter of a word.
     """
     indices = _indices(names)
     identified = [indices.get(identifier) for identifier in _identifiers(text, names, last_chain)]

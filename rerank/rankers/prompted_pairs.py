@@ -33,7 +33,7 @@ from rerank.profiles import PairPrompt
 from rerank.prompting.tokens import PromptTokenizer
 from rerank.rankers.layer_heads import load_layer
 
-#: A rendered pair: its token ids, and whatever else the tokenizer says of each of them.
+#: A rendered pair: its token ids, and further inputs of the model for each token.
 Pair: TypeAlias = Mapping[str, Sequence[int]]
 #: B sequences of token ids → (B, 1 or 2) logits.
 _Read: TypeAlias = Callable[[Sequence[torch.Tensor]], torch.Tensor]
@@ -48,7 +48,7 @@ _ACTIVATIONS: Mapping[str, nn.Module] = {
 
 
 class _Shared(NamedTuple):
-    """Texts of the prompts of a query, and token ids of each of their pieces; none of the one with the passage."""
+    """What all prompts of a query share: its texts, and the token ids of each piece but the one with the passage."""
 
     texts: Mapping[str, str]
     pieces: Sequence[Sequence[int]]
@@ -88,7 +88,7 @@ class PairRenderer:
         return [{"input_ids": self._rendered(shared, passage, cut)} for passage in passages]
 
     def room(self, query: str, instruction: str) -> tuple[int, int]:
-        """Returns the tokens for query and passage in a pair with this instruction, and the most tokens of a query."""
+        """Returns the tokens that a pair leaves for query and passage together, and the most tokens of a query."""
         empty = self._shared("", instruction)
         room = self.max_tokens - len(self._rendered(empty, "", cut=False))
         if not self.cuts_query:
@@ -105,7 +105,7 @@ class PairRenderer:
         return list(self._tokens.ends(text))
 
     def _shared(self, query: str, instruction: str) -> _Shared:
-        """Reads what the prompts of a query have in common; the piece of the query is cut to its own limit."""
+        """Tokenizes what all prompts of a query share, and cuts the piece with the query to its limit."""
         form = self._prompt.with_instruction if instruction else self._prompt.without_instruction
         texts = {
             "query": query.strip() if self._prompt.strips_texts else query,
@@ -144,7 +144,7 @@ class PromptedScorer(PairRenderer):
     Attributes: see `rerank.rankers.cross_encoder.PairScorer`.
 
     Raises:
-        CheckpointError: the folder holds no such model, the model has no token for an answer, or more than one label.
+        CheckpointError: the folder holds no such model; or the model lacks a token of an answer, or has several labels.
     """
 
     def __init__(self, folder: Path, prompt: PairPrompt, device: str = "auto", precision: Precision = "auto") -> None:
@@ -204,7 +204,7 @@ def _answer_ids(folder: Path, tokenizer: PreTrainedTokenizerBase, answers: Seque
 
 
 class PaddedReader:
-    """Returns the logits of a model that reads a whole sequence at once; of an encoder-decoder, of its first word."""
+    """Reads padded sequences; returns the logits, for an encoder-decoder those of its first output token."""
 
     def __init__(self, model: PreTrainedModel, autocast: bool) -> None:
         self._model, self._autocast = model, autocast

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 #: A text with characters that tokenizers split differently: brackets, line ends, spaces, digits, accents, bytes.
 _SAMPLE = "Passage [A]: 27 °C, naïve robins' «nest» 🦟\n\n[2] > [1]\tend"
-#: The smallest cosine of the vectors of one text that two number formats explain.
+#: Different number formats explain a difference between vectors of the same text down to this cosine.
 _LEAST_COSINE = 0.99
 #: The statuses of a server that does not offer a method.
 _NOT_OFFERED = {"404", "405", "501"}
@@ -53,14 +53,14 @@ P = TypeVar("P", bound=TextPrompts)
 
 @dataclass(frozen=True)
 class RemoteModel:
-    """A model that inference servers run, as it is configured.
+    """A configured model that runs in inference servers.
 
     Attributes:
-        name: its name in the configuration.
+        name: the model's name in the configuration.
         served_by: the servers.
         api_key: sent to the servers; empty: none.
         tokenizer: the model's tokenizer.
-        revision: SHA-256 of the checkpoint's files that are here, whose golden scores the servers must give; or empty.
+        revision: SHA-256 of the local checkpoint, whose golden scores the servers must give; empty without one.
         self_test: raises SelfTestFailed if a ranker does not pass.
     """
 
@@ -77,8 +77,8 @@ class _RemotePromptRanker(RemoteRanker, Generic[P]):
 
     Args:
         model: the model and its servers.
-        make_prompts: the most tokens of a prompt and its answer → the prompts. The tokenizer says how many at first,
-            and the servers may say fewer.
+        make_prompts: the most tokens of prompt and answer → the renderer of prompts. The number comes from the
+            tokenizer, and servers may reduce it.
     """
 
     def __init__(self, model: RemoteModel, make_prompts: Callable[[int], P]) -> None:
@@ -210,7 +210,7 @@ class RemoteGeneration(_RemotePromptRanker[GenerationPrompts]):
     """Ranks by the permutation that a served model generates.
 
     Raises:
-        ConfigError: orders are to have exact lengths, and such servers have no fewest number of tokens.
+        ConfigError: the style asks for orders of exact length, and the servers cannot set a minimum number of tokens.
     """
 
     def __init__(self, model: RemoteModel, make_prompts: Callable[[int], GenerationPrompts]) -> None:
@@ -236,13 +236,13 @@ class RemoteGeneration(_RemotePromptRanker[GenerationPrompts]):
 
 
 class RemoteE2Rank(_RemotePromptRanker[E2RankPrompts]):
-    """Ranks by E2Rank, by the vectors that a served model gives of prompts, and of passages that have none.
+    """Ranks by E2Rank. A served model computes the vectors of prompts, and of passages without a vector.
 
     Args:
         model, make_prompts: see _RemotePromptRanker.
-        end_token: ends each passage.
-        encoder: the service's if it has the same weights, so that passages have its vectors; None: the server
-            encodes all passages.
+        end_token: token at the end of each passage.
+        encoder: the service's encoder if it has the same weights, so that passages may already have vectors; None: the
+            server encodes all passages.
 
     Raises:
         CheckpointError: the tokenizer does not have the end token.
@@ -331,7 +331,7 @@ class _SelfTestAdapter(Ranker):
         return self._asked.result()
 
     def stop(self) -> None:
-        """Ends the self-test, which would go on when the check has been cancelled."""
+        """Ends the self-test, which would otherwise go on after the check is cancelled."""
         self._has_stopped = True
         if self._asked is not None:
             self._asked.cancel()

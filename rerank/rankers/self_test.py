@@ -1,9 +1,9 @@
-"""Tests a model at load: ranks a few small windows alone and in one batch, and compares the scores.
+"""Tests a model when it is loaded: ranks a few small windows alone and in one batch, and compares the scores.
 
-FIRST's and PE-Rank's scores are also compared with the scores of the model as transformers loads and runs it, before
-the ranker changes it for speed. Together this finds wrong attention masks, positions and heads, windows that are mixed
-up, scores that are not finite, and weights whose scores differ from `golden.json`, in about a second. Checks of a
-single part, such as its tokenizer, belong in that part's constructor.
+FIRST's and PE-Rank's scores are also compared with those of the model as transformers loads and runs it, before the
+ranker changes the model for speed. This finds wrong attention masks, positions and heads, windows that are mixed up,
+scores that are not finite, and scores that differ from `golden.json`, in about a second. Checks of a single part of a
+ranker, such as its tokenizer, belong in that part's constructor.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _TEXTS = (
     "Salt water freezes later than fresh water.",
 )
 
-#: What differs, and what to do about it.
+#: Beginnings and ends of error messages: what differs, and what to do.
 _BATCH = "scores of a window alone and in a batch differ by"
 _ALONE = "its scores depend on what else is read, so use another checkpoint"
 _PLAIN = "the service computes this model wrongly: report it with the checkpoint's config.json"
@@ -54,10 +54,10 @@ Scores: TypeAlias = tuple[tuple[float, ...], ...]
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Says which differences between the scores of a window rounding can explain: those within either bound.
+    """The differences between two scores of a window that rounding can explain: those within either bound.
 
     Attributes:
-        precision: what the scores are computed in.
+        precision: number format in which the scores are computed.
         absolute: the largest difference of a score.
         deviations: the largest root mean square of the differences in a window, in standard deviations of the scores.
     """
@@ -82,7 +82,7 @@ FLOAT8_TOLERANCE = replace(BFLOAT16_TOLERANCE, precision="float8")
 
 
 class Golden(BaseModel):
-    """Holds the expected scores of the self-test, written together with the checkpoint."""
+    """The expected scores of the self-test, which are saved with the checkpoint."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -110,8 +110,8 @@ def check(ranker: Ranker, settings: Mapping[str, object], folder: Path | None, a
 
     Args:
         settings: the settings of the ranker that its scores depend on.
-        folder: its checkpoint. If its `golden.json` was written with other settings, this is logged and no scores are
-            compared with it.
+        folder: folder of the checkpoint. If its `golden.json` was written with other settings, it is not compared, and
+            the log says so.
         allowed: the accepted differences of scores; see `tolerance`.
 
     Raises:
@@ -158,7 +158,7 @@ def write_golden(ranker: Ranker, settings: Mapping[str, object], folder: Path) -
 
 
 def windows_of(ranker: Ranker, max_window_size: int) -> list[Window]:
-    """Returns the windows of the self-test, one of each size that the model reads, each from another passage on."""
+    """Returns the windows of the self-test: one of each size that the model reads, each with other passages."""
     passages = [Passage(f"self-test-{number}", text) for number, text in enumerate(_TEXTS)]
     prepared = ranker.prepare(Query(_QUERY), passages)
     sizes = sorted({min(size, max_window_size) for size in _SIZES})
@@ -192,7 +192,8 @@ def failing_on_windows() -> Iterator[None]:
 
 
 def _scores(ranker: Ranker, allowed: Tolerance) -> Scores:
-    """Returns the scores of each window ranked alone, after comparing them with all that they must be equal to."""
+    """Returns the scores of each window ranked alone, after comparing them with the scores in a batch and by
+    transformers."""
     alone = scores_alone(ranker, ranker.info.max_window_size)
     with failing_on_windows():
         windows = windows_of(ranker, ranker.info.max_window_size)

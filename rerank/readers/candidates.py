@@ -1,4 +1,4 @@
-"""Candidates from Python objects and from files: a file of them, or a request file of RankLLM, with queries."""
+"""Reads candidates from Python objects, from files of candidates, and from RankLLM's request files, with queries."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def passage_of(candidate: object, index: int) -> Passage:
     Further fields of a dict are ignored, with a warning in the log.
 
     Raises:
-        InvalidRequest: it is not a CandidateLike.
+        InvalidRequest: `candidate` is not a CandidateLike.
     """
     try:
         return _passage(candidate, str(index))
@@ -168,7 +168,7 @@ def _request_object(line: str) -> Mapping[str, Any]:
 
 
 def _newer_form(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A row in RankLLM's older form, whose hits have the id of the query, in the newer one; another row as it is."""
+    """Converts a row in RankLLM's older form, whose hits have the query's id, to the newer form; keeps other rows."""
     if "hits" not in row or "candidates" in row:
         return row
     query_ids, candidates = set[str](), []
@@ -205,5 +205,5 @@ def _candidate(candidate: object, index: int) -> Passage:
 
 
 def _joined(title: str, text: str) -> str:
-    """Title and text, as the figures of these files are measured: also where the text repeats its title."""
+    """Title and text joined, even if the text repeats the title, as in the published figures of these files."""
     return f"{title} {text}" if title else text

@@ -1,4 +1,4 @@
-"""Relevance judgements (qrels) in the forms of TREC and of BEIR, which are recognised by their content.
+"""Reads relevance judgements (qrels) in the formats of TREC and BEIR, which are recognised by their content.
 
 White space separates the columns of TREC's files, so in an id it is percent-encoded there.
 """
@@ -16,20 +16,20 @@ from rerank.readers.rows import BadRow, distinct, parsed_lines
 
 _FORMS = "TREC's four (query_id, 0, doc_id, relevance), or BEIR's three with tabs between (query-id, corpus-id, score)"
 
-#: Part of the name of the first column, in a header.
+#: A header is recognised by such a part of the first column's name.
 _NAME = re.compile(r"quer|qid|topic", re.IGNORECASE)
 _WHITE_SPACE = re.compile(r"\s")
-#: The codes of all white space, which ends with U+3000.
+#: The percent codes of all white space; its last character is U+3000.
 _CODES = "|".join(quote(char) for char in map(chr, range(0x3001)) if _WHITE_SPACE.match(char))
 _ENCODED = re.compile(_CODES, re.IGNORECASE)
 
 
-#: The ids among some that exist, at least those that have white space or its codes.
+#: (ids) → those that exist among them; ids without white space or its codes may be left out.
 FindIds: TypeAlias = Callable[[Set[str]], Collection[str]]
 
 
 class Qrel(NamedTuple):
-    """One relevance judgement, from 0 on; see `grade_of`. ir_measures takes it, too."""
+    """A relevance judgement. The grade is at least 0, see `grade_of`. ir_measures accepts this type."""
 
     query_id: str
     doc_id: str
@@ -37,7 +37,7 @@ class Qrel(NamedTuple):
 
 
 def read_qrels(path: Path) -> list[Qrel]:
-    """Reads judgements, one per line, in the form that the first line shows.
+    """Reads judgements, one per line, in the format of the first line.
 
     - TREC: query_id, an unused column, doc_id, relevance, with white space between.
     - BEIR: query_id, doc_id, relevance, with tabs between.
@@ -58,15 +58,16 @@ def read_qrels(path: Path) -> list[Qrel]:
 
 
 def with_known_ids(qrels: Sequence[Qrel], find_queries: FindIds, find_passages: FindIds) -> list[Qrel]:
-    """The judgements with the ids that queries and passages have, where they differ only by codes of white space.
+    """The judgements with the ids of queries and passages, for ids that differ only by codes of white space.
 
-    A known id always means itself; see `known_ids`. Whoever compares judgements with queries and passages calls this.
+    An id that exists as it is written stays; see `known_ids`. Call this before comparing judgements with queries and
+    passages.
 
     Args:
         find_queries, find_passages: called only if judged ids have white space or its codes.
     """
-    query_ids = _forms_that_exist((qrel.query_id for qrel in qrels), find_queries)
-    doc_ids = _forms_that_exist((qrel.doc_id for qrel in qrels), find_passages)
+    query_ids = _existing_forms((qrel.query_id for qrel in qrels), find_queries)
+    doc_ids = _existing_forms((qrel.doc_id for qrel in qrels), find_passages)
     if not query_ids and not doc_ids:
         return list(qrels)
     return [
@@ -74,17 +75,17 @@ def with_known_ids(qrels: Sequence[Qrel], find_queries: FindIds, find_passages: 
     ]
 
 
-def _forms_that_exist(ids: Iterable[str], find: FindIds) -> dict[str, str]:
-    """The form that exists of each id that has white space or its codes."""
+def _existing_forms(ids: Iterable[str], find: FindIds) -> dict[str, str]:
+    """Id with white space or its codes → the form of the id that exists."""
     coded = {id_ for id_ in ids if _WHITE_SPACE.search(id_) or _ENCODED.search(id_)}
     forms = {form for id_ in coded for form in (id_, to_column(id_), from_column(id_))}
     return known_ids(coded, find(forms)) if coded else {}
 
 
 def grade_of(relevance: float) -> int:
-    """The grade of a judgement: below 0, as for spam, it counts as 0, judged and not relevant.
+    """The grade of a judgement. A relevance below 0, as for spam, becomes 0: judged and not relevant.
 
-    trec_eval takes such a passage as not judged.
+    trec_eval treats such a passage as not judged.
     """
     return max(int(relevance), 0)
 
@@ -98,7 +99,7 @@ def grades_by_query(qrels: Iterable[Qrel]) -> dict[str, dict[str, int]]:
 
 
 class _FileFormat:
-    """The form of a file, which its first line decides: the number of columns and what separates them."""
+    """The format of a file by its first line: the number of columns and their separator."""
 
     def __init__(self) -> None:
         self._columns = 0
@@ -144,16 +145,16 @@ def from_column(column: str) -> str:
 
 
 def columns_of(line: str, columns: int) -> list[str]:
-    """The columns of a line: split at tabs if that gives `columns` of them, else at white space and decoded."""
+    """The columns of a line: split at tabs if that gives `columns` columns, otherwise at white space, and decoded."""
     if line.count("\t") == columns - 1:
         return [column.strip() for column in line.split("\t")]
     return [from_column(column) for column in line.split()]
 
 
 def known_ids(ids: Collection[str], known: Collection[str]) -> dict[str, str]:
-    """The known id that each id means, whichever of the two has its white space encoded; else the id itself.
+    """Id → the known id that differs at most by the encoding of white space; without one, the id itself.
 
-    A known id always means itself: addresses of web pages, which are ids in some collections, hold %20.
+    A known id stays as it is, because some collections have addresses of web pages as ids, which contain %20.
     """
     encoded = {to_column(doc_id): doc_id for doc_id in known}
     return {id_: id_ if id_ in known else encoded.get(to_column(id_), id_) for id_ in ids}

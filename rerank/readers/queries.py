@@ -14,7 +14,7 @@ _TEXT_NAMES = {"query", "text", "query_text", "title", "question"}
 
 
 def read_queries(path: Path) -> list[Query]:
-    """Reads queries in either form, which each line shows by its first character: a JSON object begins with a brace.
+    """Reads queries; a line that begins with a brace is a JSON object, any other is query_id, tab, text.
 
     The first line may be a header, such as query_id, tab, text.
 

@@ -26,28 +26,28 @@ from rerank.util.files import LFS_POINTER_BYTES, LFS_WAY_OUT, denied, is_lfs_poi
 
 T = TypeVar("T")
 
-#: Means standard input.
+#: The path that means standard input.
 STDIN = Path("-")
 
-#: Far above any line of these formats, so that a file without line ends, such as a device, does not fill the memory.
+#: The longest line, far above any line of these formats: a file without line ends, such as a device, would fill memory.
 _MAX_LINE_BYTES = 256 << 20
-#: Blank lines in a row, some .5 s of reading; a file of them, such as a damaged one, would take minutes.
+#: The most consecutive blank lines, some .5 s of reading. A damaged file may have so many that it takes minutes.
 _MAX_BLANK_LINES = 1_000_000
 #: A JSON array is read as a whole.
 _MAX_ARRAY_BYTES = 2 << 30
 _GZIP = b"\x1f\x8b"
 _SPACE = re.compile(r"[ \t\r\n]*")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-#: Names of the field with the id of a passage, a string or an integer, and of its text, in the order of preference. The
-#: names of the text are RankLLM's, of the documents of different indexes.
+#: Names of the field with the id of a passage, the preferred one first.
 DOC_ID_FIELDS = ("doc_id", "_id", "docid", "id")
+#: Names of the field with the text of a passage, the preferred one first; RankLLM's indexes have these names.
 TEXT_FIELDS = ("text", "segment", "contents", "content", "body", "passage")
-#: Number of fields of a row, and characters of a field's name, that an error shows.
+#: An error shows this many fields of a row, and this many characters of a field's name.
 _SHOWN_FIELDS, _SHOWN_CHARS = 8, 40
 
 
 class BadRow(ValueError):
-    """A row has another form than its format asks for. The message continues the place of the row: "has no text"."""
+    """A row does not have its format. The message follows file and line, as in "has no text"."""
 
 
 def json_object(line: str) -> Mapping[str, Any]:
@@ -67,18 +67,18 @@ def as_object(value: object) -> Mapping[str, Any]:
 
 
 def parsed_lines(path: Path, parse: Callable[[str], T]) -> Iterator[tuple[int, T]]:
-    """The 1-based number of each line that is not blank, and what `parse` makes of it.
+    """Pairs of the 1-based number of each line that is not blank, and the result of `parse`.
 
     The text is UTF-8, with or without a byte order mark, and may be compressed with gzip, whatever the file's name is.
     Lines end with LF or CRLF only, because a JSON string may hold other line separators, such as U+2028.
 
     Args:
         path: a file, or `STDIN`.
-        parse: called with each line, without its end; raises BadRow for one that it cannot read.
+        parse: called with each line, without its end; raises BadRow for a line that it cannot read.
 
     Raises:
-        CollectionError: the file cannot be read, or a line of it is not UTF-8, too long, one of too many blank ones, or
-            refused by `parse`; the message names file and line.
+        CollectionError: the file cannot be read, has too many blank lines, or a line is too long, not UTF-8, or refused
+            by `parse`; the message names file and line.
     """
     with _opened(path) as file:
         yield from _parsed_lines(file, path, parse)
@@ -87,13 +87,13 @@ def parsed_lines(path: Path, parse: Callable[[str], T]) -> Iterator[tuple[int, T
 def json_rows(
     path: Path, parse: Callable[[Mapping[str, Any]], T], parse_line: Callable[[str], Mapping[str, Any]] = json_object
 ) -> Iterator[tuple[int, T]]:
-    """The 1-based line where each JSON object begins, and what `parse` makes of it.
+    """Pairs of the 1-based line where each JSON object begins, and the result of `parse`.
 
-    The file holds one object per line, or one array of objects, indented or not. Otherwise as `parsed_lines`, also its
-    errors.
+    The file holds one object per line, or one array of objects, indented or not. For the rest, and for errors, see
+    `parsed_lines`.
 
     Args:
-        parse_line: the object in a line, outside of an array.
+        parse_line: line → the object in it, for a file that is not an array.
     """
     with _opened(path) as file:
         if _is_array(file):
@@ -196,10 +196,10 @@ def _located(path: Path, line: int) -> Iterator[None]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[io.BufferedReader]:
-    """The bytes of a file, decompressed if they begin as gzip does.
+    """The bytes of a file, decompressed if they are gzip's.
 
     Raises:
-        CollectionError: it cannot be read.
+        CollectionError: the file cannot be read.
     """
     try:
         with nullcontext(cast(io.BufferedReader, sys.stdin.buffer)) if path == STDIN else path.open("rb") as file:
@@ -232,7 +232,7 @@ def _utf8(content: bytes, is_first: bool) -> str:
 
 
 def object_of(row: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """The object in a field. Raises: BadRow when the row lacks it, or when it is none."""
+    """The object in a field. Raises: BadRow if the row lacks the field, or its value is not an object."""
     if name not in row:
         raise missing(name, row)
     with within(name):
@@ -240,7 +240,7 @@ def object_of(row: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def list_of(row: Mapping[str, Any], name: str) -> Sequence[Any]:
-    """The list in a field. Raises: BadRow when the row lacks it, or when it is none."""
+    """The list in a field. Raises: BadRow if the row lacks the field, or its value is not a list."""
     if name not in row:
         raise missing(name, row)
     if not isinstance(row[name], list | tuple):
@@ -261,7 +261,7 @@ def id_of(row: Mapping[str, Any], names: Sequence[str]) -> str:
     """The id of a row, a string or an integer, in the field with one of these names.
 
     Raises:
-        BadRow: none of the fields is there, two of them differ, or the id is of another type.
+        BadRow: the row has none of the fields, two of them differ, or the id has another type.
     """
     found = {name: id_value(row[name], name) for name in names if name in row}
     if not found:
@@ -286,7 +286,7 @@ def text_field_of(row: Mapping[str, Any]) -> str:
 
 
 def text_of(row: Mapping[str, Any], name: str) -> str:
-    """The text in a field. Raises: BadRow when the row lacks it, or when it is not a text that UTF-8 can hold."""
+    """The text in a field. Raises: BadRow if the row lacks the field, or its value is not a text in valid Unicode."""
     if name not in row:
         raise missing(name, row)
     return text_value(row[name], name)

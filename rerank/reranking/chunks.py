@@ -1,8 +1,8 @@
-"""Long documents: each is divided into chunks of tokens with overlap, and ranked by its best one.
+"""Long documents: divides them into overlapping chunks, and ranks each document by its best chunk.
 
-A model that scores each passage alone reads all chunks, and a document takes the place of its best chunk: MaxP of Dai
+A model that scores each passage alone reads all chunks, and a document gets the score of its best chunk: MaxP of Dai
 and Callan (SIGIR 2019). Any other model reads one chunk of each document, the one that shares most words with the
-query, because several would take the places of other documents in its windows.
+query, because further chunks would displace other documents from its windows.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from rerank.types import Passage, RankedCandidate, Ranking, ScoreKind, SlicedWor
 #: The index of the first character of a chunk, and the index after its last one.
 Span: TypeAlias = tuple[int, int]
 
-#: The least tokens of a chunk, also for a model that reads less.
+#: The fewest tokens of a chunk, even if a model reads fewer.
 _MIN_TOKENS = 16
-#: The most tokens of a chunk that alone is read of its document: in a longer one, the sentences around the answer
-#: dilute it, and most of all its vector (docs/guide/long.md).
+#: The most tokens of a chunk if a model reads only one chunk of a document: in a longer chunk, the sentences around the
+#: answer dilute it, above all in its vector (docs/guide/long.md).
 _MAX_TOKENS_ALONE = 96
 #: The part of a chunk that repeats the end of the chunk before, so that no sentence of this length is cut in both.
 _OVERLAP = 1 / 4
-#: Characters that are tokenized at a time, some 5 ms. A word that a slice cuts counts a token more.
+#: Characters that are tokenized at a time, some 5 ms. A word on the border of two slices counts a token more.
 _SLICE_CHARS = 4096
 
 
@@ -63,7 +63,7 @@ class ChunkedDocuments:
 
     @classmethod
     def of(cls, request: Request, infos: Sequence[RankerInfo], encoder: Encoder) -> SlicedWork[ChunkedDocuments]:
-        """Divides the documents that the models read in part only, into up to `options.max_chunks_per_doc` chunks.
+        """Divides documents that the models do not read to their end into at most `options.max_chunks_per_doc` chunks.
 
         Args:
             infos: the rankers of the request's stages.
@@ -95,7 +95,7 @@ class ChunkedDocuments:
         return replace(request, candidates=self.candidates, options=options)
 
     def ranking(self, of_chunks: Ranking, top_n: int) -> Ranking:
-        """Ranks the documents by their best chunks, and returns the first `top_n` (0: all) of them."""
+        """Returns the ranking of the documents by their best chunks: the first `top_n` documents (0: all)."""
         best: dict[int, RankedCandidate] = {}
         for item in of_chunks.ranked:
             chunk = self.chunks[item.position]
@@ -118,9 +118,9 @@ class ChunkedDocuments:
 
 
 def chunk_tokens(infos: Sequence[RankerInfo], query_tokens: int) -> float:
-    """Returns the length of a chunk, which every model reads whole; infinite if none reads passages.
+    """Returns the tokens of a chunk that all models read to its end; infinite if no model reads passages.
 
-    A model that scores each passage alone reads the query with it.
+    A model that scores each passage alone reads it together with the query.
     """
     reads = [
         info.max_passage_tokens - (query_tokens if info.score_kind.is_pointwise else 0)
@@ -137,13 +137,13 @@ def _reads_all_chunks(infos: Sequence[RankerInfo]) -> bool:
 
 
 def _divide(document: Passage, index: int, tokens: float, max_chunks: int, encoder: Encoder) -> SlicedWork[list[Chunk]]:
-    """Divides a document into chunks, without its vectors. Reads no more of it than they can hold.
+    """Divides a document into chunks, without its vectors. Reads only the part that the chunks can hold.
 
     The title comes before each chunk, up to half of its tokens.
 
     Args:
         index: index of the document in the request.
-        tokens: the length of a chunk. A document that is no longer is its only chunk.
+        tokens: the tokens of a chunk. A document that is not longer is its only chunk.
     """
     whole = [Chunk(document, index)]
     if len(document.text) <= tokens:  # no token is shorter than a character
@@ -167,7 +167,7 @@ def _divide(document: Passage, index: int, tokens: float, max_chunks: int, encod
 
 
 def _token_ends(text: str, encoder: Encoder, most: int) -> SlicedWork[np.ndarray[tuple[int], np.dtype[np.int64]]]:
-    """Returns the end of each token of a text, of the first `most` or some more of them."""
+    """Returns the ends, in characters, of at least the first `most` tokens of a text."""
     found, count = list[np.ndarray[tuple[int], np.dtype[np.int64]]](), 0
     for start in range(0, len(text), _SLICE_CHARS):
         found.append(start + encoder.token_ends(text[start : start + _SLICE_CHARS]))

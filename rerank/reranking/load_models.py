@@ -1,4 +1,4 @@
-"""Loading: makes the rankers of the configured models, and tests each one with its golden scores."""
+"""Loads the rankers of the configured models, and self-tests each of them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _E2RANK_PASSAGES = 20
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A ranker with its description, and what loading it took.
+    """A ranker with its description, and the time and memory of loading it.
 
     Attributes:
         memory_bytes: growth of the process by loading the model; 0: not known, or not loaded yet.
@@ -95,9 +95,9 @@ class ModelLoader:
 
     Args:
         encoder, device: the service's encoder and device.
-        sparse_encoder: loads the learned sparse encoder, or returns the one that is loaded; called by models that read
-            its scores.
-        max_load_s: the time that loading a model may take.
+        sparse_encoder: returns the learned sparse encoder, which the first call loads; called for models that read its
+            scores.
+        max_load_s: the most seconds that loading a model may take.
     """
 
     encoder: Encoder
@@ -106,10 +106,10 @@ class ModelLoader:
     max_load_s: float = threading.TIMEOUT_MAX
 
     def load(self, model: ModelConfig) -> LoadedModel:
-        """Loads and self-tests a model. One that cannot be loaded, or fails its self-test, is a FailedRanker.
+        """Loads and self-tests a model. A model that cannot be loaded, or fails its self-test, gets a FailedRanker.
 
-        Whatever a stranger's folder makes the libraries raise, and however long they take, the other models are served.
-        Models that are loaded by several threads come one after the other, and the time begins with a model's turn.
+        Whatever the libraries raise for a damaged folder, and however long they take, other models are served. Only one
+        thread loads a model at a time, and the time limit does not count the wait for other threads.
         A model that inference servers run is tested when the service opens, and whenever a server comes back.
         """
         try:
@@ -140,7 +140,7 @@ class ModelLoader:
             if not ranker.info.max_in_flight:
                 _self_test(ranker, located, self.device)
             return LoadedModel(ranker, info)
-        except BaseException as error:  # a panic of Rust's code, for one, is not an Exception
+        except BaseException as error:  # a panic of Rust code is not an Exception
             return _failed(model, info, error)
 
 
@@ -183,7 +183,7 @@ def _described(model: ModelConfig, info: RankerInfo) -> RankerInfo:
 
 
 def scoring_settings(model: ModelConfig) -> dict[str, object]:
-    """Returns the settings that the scores of a model depend on, without weights, template and precision."""
+    """Returns the settings on which the scores of a model depend, besides weights, template and precision."""
     excluded = {
         "path",
         "template",
@@ -198,10 +198,10 @@ def scoring_settings(model: ModelConfig) -> dict[str, object]:
 
 
 def with_path(model: ModelConfig, encoder: Encoder) -> ModelConfig:
-    """Adds the path of its checkpoint to a model.
+    """Adds the default path of the checkpoint to a model's settings.
 
-    A PE-Rank model without a path gets the bundled checkpoint if `encoder` is the default encoder, which it was
-    trained for, and a zero-initialised checkpoint for any other encoder. An E2Rank model without a path is the encoder.
+    For PE-Rank it is the bundled checkpoint if `encoder` is the default encoder, for which that was trained, and a
+    zero-initialised checkpoint for any other encoder; for E2Rank it is the encoder's folder.
     """
     if isinstance(model, E2RankModel) and model.path is None:
         return model.model_copy(update={"path": encoder.folder})
@@ -280,7 +280,7 @@ def _load_fusion_in_decoder(model: FusionInDecoderModel, device: str) -> FusionI
 
 
 def _load_jina_listwise(model: JinaListwiseModel, device: str) -> JinaListwiseRanker:
-    """Raises: ConfigError if no profile states the limits of the model, or the words of its prompt are not at hand."""
+    """Raises: ConfigError if no profile states the limits of the model, or the words of its prompt are not found."""
     profile = load_profile(model.profile) if model.profile else None
     if profile is None or profile.blocks is None or profile.publisher_prompt is None:
         known = " or ".join(name for name in names() if load_profile(name).blocks)
@@ -294,7 +294,7 @@ def _load_jina_listwise(model: JinaListwiseModel, device: str) -> JinaListwiseRa
 
 
 def _load_pe_rank(model: PERankModel, path: Path, encoder: Encoder, device: str) -> PERankRanker:
-    """Loads a PE-Rank model. Raises: ConfigError for a weight of words that somebody set and dynamic decoding lacks."""
+    """Loads a PE-Rank model. Raises: ConfigError if lexical_weight is set, and decoding is dynamic."""
     ranker = PERankRanker(
         path,
         encoder,
@@ -342,7 +342,7 @@ def _has_weights_of(encoder: Encoder, folder: Path | None) -> bool:
 
 
 def _e2rank_encoder(model: E2RankModel) -> EncoderConfig:
-    """Returns how an E2Rank model encodes passages, which published folders do not state."""
+    """Returns the encoder settings of an E2Rank model: published folders do not state pooling and end token."""
     if (Path(model.path or "") / "modules.json").is_file():
         return EncoderConfig(name=str(model.path))
     return EncoderConfig(name=str(model.path), pooling="lasttoken", end_token=E2RANK_END_TOKEN)
@@ -367,11 +367,11 @@ def load_first(model: FirstModel, device: str) -> FirstRanker:
 
 
 def load_remote(model: FirstModel | GenerationModel | ApiModel) -> Ranker:
-    """Makes the ranker of a model that servers run; none of them is contacted.
+    """Returns the ranker of a model that runs in servers. Does not contact them.
 
     Raises:
         ConfigError: a setting of the model cannot be used.
-        CheckpointError: its tokenizer cannot be loaded, or does not fit.
+        CheckpointError: the model's tokenizer cannot be loaded, or does not fit.
     """
     if model.served_by is None:
         raise ConfigError(f"model {model.name} has no served_by; this is a bug")
@@ -406,7 +406,7 @@ def _generation_prompt(model: GenerationModel) -> tuple[Template, IdentifierKind
 
 
 def _warning(model: ModelConfig, info: RankerInfo) -> str:
-    """Says what keeps a model from its published figures, or from its training; empty if nothing is known."""
+    """The warning that a model may not give its published figures, or is not used as it was trained; empty if none."""
     if isinstance(model, FirstModel) and model.path is not None and stated_ranker(model.path) == "first":
         return ""  # it was trained with the prompt that it gets
     if not isinstance(model, LanguageModel) or isinstance(model, PERankModel | JinaListwiseModel) or not model.profile:
@@ -425,7 +425,7 @@ def _warning(model: ModelConfig, info: RankerInfo) -> str:
 
 
 def _line_end_warning(model: ModelConfig) -> str:
-    """Names the parts of a template.yaml that end with more or fewer line ends than the publisher's prompt."""
+    """The warning about parts of a template.yaml with more or fewer line ends than in the publisher's prompt."""
     if not isinstance(model, LanguageModel) or model.profile is None or model.path is None:
         return ""
     stated, own = load_profile(model.profile).line_ends, str(model.path / TEMPLATE_FILE)

@@ -1,4 +1,4 @@
-"""The models of a service: what requests may name, when they are loaded, and when their memory is freed."""
+"""The models of a service: resolves the models of a request, loads models on request, and unloads idle ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from rerank.util.time_limit import in_thread
 
 log = logging.getLogger(__name__)
 
-#: Checks for idle models per shortest `unload_after_s`.
+#: Idle models are looked for this many times in the shortest `unload_after_s`.
 _CHECKS_PER_TIMEOUT = 10
 #: Attempts to free a model's memory.
 _TRIES = 5
@@ -49,10 +49,10 @@ class ModelDescription:
     Attributes:
         name: name in requests.
         info: description of its ranker.
-        is_default: it answers requests that name no model.
-        problem: why it is not served; empty if it is, or will be once it is asked for.
-        is_loaded: it is in memory, or in an inference server.
-        load_s, memory_bytes, gpu_memory_bytes: what loading it took the last time, see LoadedModel.
+        is_default: whether the model answers requests that name no model.
+        problem: why the model is not served; empty if it is served, or will be after it is loaded on request.
+        is_loaded: whether the model is in memory, or in an inference server.
+        load_s, memory_bytes, gpu_memory_bytes: time and memory of the last loading, see LoadedModel.
     """
 
     name: str
@@ -72,9 +72,9 @@ class ModelRegistry:
 
     Args:
         models: configuration of all models.
-        rankers: their rankers. Requests that name a FailedRanker raise its error. A model without a ranker is an
-            UnloadedRanker until `put` gives it one.
-        infos: their descriptions; None: the rankers' own.
+        rankers: name → ranker. Requests for a FailedRanker raise its error. A model without a ranker has an
+            UnloadedRanker until `set_loaded`.
+        infos: name → description; None: the rankers' own.
 
     Raises:
         InvalidRequest: the default window of a model is larger than its ranker reads.
@@ -95,8 +95,8 @@ class ModelRegistry:
         self._costs = dict.fromkeys(self._models, (0.0, 0, 0))
         self._complete()
 
-    def put(self, name: str, loaded: LoadedModel) -> None:
-        """Gives a model its ranker, and adds what loading took to its description."""
+    def set_loaded(self, name: str, loaded: LoadedModel) -> None:
+        """Sets the ranker of a model, and the time and memory of loading it."""
         self.rankers[name], self.infos[name] = loaded.ranker, loaded.info
         self._costs[name] = (loaded.load_s, loaded.memory_bytes, loaded.gpu_memory_bytes)
         self._complete()
@@ -106,15 +106,15 @@ class ModelRegistry:
             log.error("model %s is not served: %s", name, loaded.ranker.problem)
 
     def is_served(self, name: str) -> bool:
-        """Returns True if a model is loaded, and not failed."""
+        """Returns True if a model is loaded and did not fail."""
         return not isinstance(self.rankers[name], FailedRanker)
 
     def unload(self, name: str) -> None:
-        """Takes a model's ranker away; what is known of it stays in its description."""
+        """Removes the ranker of a model, and keeps its description."""
         self.rankers[name] = UnloadedRanker(name, self._models[name].ranker)
 
     def _complete(self) -> None:
-        """Makes what depends on the descriptions of all models."""
+        """Computes what depends on the descriptions of all models."""
         self._window_sizes = {name: self._default_window_size(name) for name in self._models}
         of_models = {name: self._models_of(RankOptions(name)) for name in self._models}
         self._default_stages = {name: self._stages(models, FirstStageKind.AUTO) for name, models in of_models.items()}
@@ -139,18 +139,18 @@ class ModelRegistry:
     def resolve(
         self, options: RankOptions, instruction: str = "", weight: FirstStageWeight = FirstStageKind.AUTO
     ) -> Stages:
-        """Makes the stages of a request, completed from the defaults of its model, which the last stage has.
+        """The stages of a request, completed by the defaults of its model, which is the last stage's.
 
         Args:
             instruction: instruction of the query.
-            weight: how much the first stage counts if the options do not say so.
+            weight: weight of the first stage if the options state none.
 
         Raises:
             NotFound: there is no such model.
             CheckpointError, SelfTestFailed, ModelLoading: the model, or the preranker of a cascade, is not served, and
-                this is to be an error.
-            InvalidRequest: the preranker is unknown, the window is too large, the prompt has no instruction, or there
-                is no relevance for `min_relevance`.
+                `options.on_failure` does not ask for an answer.
+            InvalidRequest: the preranker is unknown, the window is too large, the model reads no instruction, or it
+                gives no relevance for `min_relevance`.
         """
         for name, _ in self._models_of(options):
             ranker = self.rankers[name]
@@ -164,9 +164,9 @@ class ModelRegistry:
     def check(
         self, options: RankOptions, instruction: str = "", weight: FirstStageWeight = FirstStageKind.AUTO
     ) -> Stages:
-        """Makes the stages of a request as far as they are known before its models are loaded.
+        """Checks a request before its models are loaded.
 
-        Arguments and errors are those of `resolve`, but for the models' own.
+        Arguments and errors are those of `resolve`, without errors that only a loaded model shows.
         """
         models = self._models_of(options)
         if options.min_relevance is not None:
@@ -213,7 +213,7 @@ class ModelRegistry:
         return min(model.read_window_size(), self.infos[name].max_window_size)
 
     def _problem(self, name: str) -> str:
-        """Says why requests for the model fail by default; empty if they do not."""
+        """Why requests for the model fail by default; empty if they do not."""
         model, problem = self._models[name], self.rankers[name].problem
         if not problem and model.strategy is StrategyKind.CASCADE and (other := self._problem(model.preranker)):
             return f"its preranker {model.preranker} is not served: {other}"
@@ -237,7 +237,7 @@ class ModelRegistry:
         )
 
     def _stages(self, models: Sequence[tuple[str, RankOptions]], weight: FirstStageWeight) -> Stages:
-        """Makes the stages of the models, which `_models_of` lists; the first of them is the last stage."""
+        """The stages of the models of `_models_of`, in reverse order: the request's model is the last stage."""
         stages = list[RankStage]()
         for name, options in reversed(models):
             info = self.infos[name]
@@ -258,7 +258,7 @@ class LazyModels:
 
     Args:
         models: their settings.
-        registry, engine: where a loaded model is put.
+        registry, engine: get the ranker of a loaded model.
         loader: loads a model, on a new thread.
     """
 
@@ -273,14 +273,14 @@ class LazyModels:
         self._unloading: asyncio.Task[None] | None = None
 
     def open(self) -> None:
-        """Begins to look for idle models, if any is to be unloaded."""
+        """Starts to look for idle models, if a model has `unload_after_s`."""
         limits = {model.name: model.unload_after_s for model in self._models.values() if model.unload_after_s}
         if limits:
             self._used_s = dict.fromkeys(limits, _now_s())
             self._unloading = asyncio.create_task(self._unload_idle(limits))
 
     async def close(self) -> None:
-        """Ends the wait for models; their threads do not keep the process alive."""
+        """Stops waiting for models that are being loaded; their threads do not keep the process alive."""
         tasks = [*self._loading.values(), *([self._unloading] if self._unloading else [])]
         for task in tasks:
             task.cancel()
@@ -291,16 +291,16 @@ class LazyModels:
     async def ready(
         self, options: RankOptions, instruction: str, weight: FirstStageWeight, deadline_s: float
     ) -> AsyncIterator[Stages]:
-        """Loads the models of a request, and keeps them in memory during the block, which gets the request's stages.
+        """Loads the models of a request, keeps them in memory during the block, and yields the request's stages.
 
-        If the deadline comes before they are loaded, they answer with ModelLoading; they are loaded all the same.
+        If the deadline comes before, the request fails with ModelLoading, and the loading goes on.
 
         Raises: see ModelRegistry.resolve, whose arguments these are.
         """
         if unloaded := self._registry.unloaded_models_of(options):
             self._registry.check(options, instruction, weight)  # a request that is refused loads nothing
             tasks = [self._loading.get(name) or self._start(name) for name in unloaded]
-            # Twice the margin, as an answer instead of a failure needs some of the time, too.
+            # Twice the margin, because an answer instead of a failure takes some time, too.
             left_s = deadline_s - 2 * ANSWER_MARGIN_S - _now_s()
             await asyncio.wait(tasks, timeout=None if math.isinf(left_s) else max(0.0, left_s))
         stages = self._registry.resolve(options, instruction, weight)
@@ -323,7 +323,7 @@ class LazyModels:
         outcome, _ = in_thread(partial(self._loader.load, self._models[name]))
         loaded = await asyncio.wrap_future(outcome)
         await self._engine.replace_ranker(name, loaded.ranker, loaded.info)
-        self._registry.put(name, loaded)
+        self._registry.set_loaded(name, loaded)
         self._used_s[name] = _now_s()
         memory = loaded.memory_bytes / 1e9, loaded.gpu_memory_bytes / 1e9
         log.info("model %s is loaded: %.1f s, %.2f GB, and %.2f GB of GPU", name, loaded.load_s, *memory)
@@ -340,7 +340,7 @@ class LazyModels:
         ranker = weakref.ref(self._registry.rankers[name])
         self._registry.unload(name)
         await self._engine.replace_ranker(name, self._registry.rankers[name], self._registry.infos[name])
-        for _ in range(_TRIES):  # a thread that is about to end may still refer to it
+        for _ in range(_TRIES):  # a thread that is about to end may still refer to the model
             await asyncio.to_thread(free_memory)
             if ranker() is None:
                 break
@@ -349,7 +349,7 @@ class LazyModels:
 
 
 def load_models(models: Sequence[ModelConfig], loader: ModelLoader) -> ModelRegistry:
-    """Loads and self-tests the models that are loaded at the start; one that cannot be loaded is not served.
+    """Loads and self-tests the models with `load: start`. A model that cannot be loaded is not served.
 
     Raises:
         CheckpointError: no model can be loaded.
@@ -358,7 +358,7 @@ def load_models(models: Sequence[ModelConfig], loader: ModelLoader) -> ModelRegi
     for model in models:
         if model.load == "start":
             log.info("model %s (%s) is being loaded", model.name, model.ranker)
-            registry.put(model.name, loader.load(model))
+            registry.set_loaded(model.name, loader.load(model))
     rankers = registry.rankers.values()
     failed = [ranker for ranker in rankers if isinstance(ranker, FailedRanker) and ranker.kind is CheckpointError]
     if failed and len(failed) == len(rankers):

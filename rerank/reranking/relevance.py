@@ -1,4 +1,4 @@
-"""Relevance of results: which models give it, from what, and which results `min_relevance` drops."""
+"""Relevance of results: which models give it, how it is computed, and which results `min_relevance` drops."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rerank.types import Passage, Ranking, RankOptions, ScoreKind, WindowTrace
 
 
 def probability(log_odds: float) -> float:
-    """1 / (1 + exp(-log_odds)), also of numbers whose exponential is too large."""
+    """1 / (1 + exp(-log_odds)), without overflow for large numbers."""
     return 1 / (1 + math.exp(-min(700.0, max(-700.0, log_odds))))
 
 
 def gives_relevance(stages: Stages, infos: Mapping[str, RankerInfo]) -> bool:
-    """Returns True if the last stage's model scores by probability, or a stage reads cosines that have a curve."""
+    """True if the last stage's scores are probabilities, or a stage reads cosines, for which there is a curve."""
     return infos[stages[-1].model].relevance == "score" or any(
         infos[stage.model].relevance == "cosine" for stage in stages
     )
@@ -32,7 +32,7 @@ def check_min_relevance(
 
     Args:
         infos: name of each model → its description.
-        defaults: the default stages of all models by name.
+        defaults: name of each model → its default stages.
     """
     check_is_probability(value)
     if gives_relevance(stages, infos):
@@ -63,9 +63,9 @@ def check_is_probability(min_relevance: float) -> None:
 def with_relevance(
     ranking: Ranking, info: RankerInfo, curve: RelevanceCurve | None, passages: Sequence[Passage]
 ) -> Ranking:
-    """Adds the relevance of each result whose score or cosine was read; 0 for a blank text.
+    """Adds the relevance of each result with a score or a cosine; 0 for a blank text.
 
-    Equal texts share what is known of one of them.
+    Equal texts have equal relevance.
 
     Args:
         info: description of the model of the last stage.
@@ -96,7 +96,7 @@ def _by_score(window: WindowTrace) -> list[float]:
 
 
 def _by_cosine(window: WindowTrace, curve: RelevanceCurve) -> list[float]:
-    """NaN where the cosine is."""
+    """The relevance of each passage by its cosine; NaN for a passage without one."""
     log_odds = [curve.intercept + curve.slope * cosine for cosine in window.cosines]
     return [value if math.isnan(value) else probability(value) for value in log_odds]
 
@@ -106,8 +106,8 @@ def at_least(ranking: Ranking, options: RankOptions) -> Ranking:
 
     Without `min_relevance`, it returns the ranking as it is.
 
-    A ranking instead of a failure keeps results of unknown relevance, which no model may have read, and says so. If
-    nothing is left, a warning names the highest relevance.
+    A ranking that replaces a failure keeps results of unknown relevance, with a warning, because maybe no model read
+    them. If no result is left, a warning names the highest relevance.
     """
     min_relevance = options.min_relevance
     if min_relevance is None:

@@ -76,9 +76,9 @@ class AsyncReranker:
     Args:
         config: settings of the engine and limits of requests.
         encoder: encodes queries for dense retrieval.
-        index: read by `search`, and by candidates that refer to it.
+        index: the index for `search`, and for candidates with `in_index`.
         models: the models that requests may name.
-        loader: loads those that are loaded when they are first asked for; None if there are none.
+        loader: loads models on request; None if all are loaded.
 
     Attributes:
         engine: runs the requests; metrics and traces observe its work.
@@ -118,15 +118,15 @@ class AsyncReranker:
         self._searches.close()
 
     async def convert(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Calls a function off the event loop: reading a message of 16 MB takes 50 ms.
+        """Returns what a function returns, which runs off the event loop: parsing 16 MB takes 50 ms.
 
-        Raises: ShuttingDown; whatever the function raises.
+        Raises: ShuttingDown; what the function raises.
         """
         return await self._texts.call("", partial(function, *args, **kwargs))
 
     @property
     def vector_cache(self) -> VectorCache:
-        """The vectors of texts that requests brought along."""
+        """The cache of the vectors of texts in requests."""
         return self._encoder.vector_cache
 
     @property
@@ -157,7 +157,7 @@ class AsyncReranker:
 
         Args:
             candidates: in a form of CandidateLike; in first-stage order, best first, unless `options.ordered` is false.
-            deadline_s: on the event loop's clock; infinite for none.
+            deadline_s: time on the event loop's clock; infinity: no deadline.
             usage: the shared resources that the call uses; None: none yet, by a caller without a name.
 
         Raises: InvalidRequest for a candidate of another form; RerankError, see ModelRegistry.resolve and Engine.run.
@@ -182,8 +182,8 @@ class AsyncReranker:
         """Retrieves `depth` candidates from the index and reranks them; with `feedback`, see FeedbackSearch.
 
         Args:
-            query: itself, or its text.
-            first_stage: itself, or its name.
+            query: a Query, or the text of one.
+            first_stage: a FirstStage, or its name.
             depth: number of candidates.
             options: as for `rerank`.
             deadline_s: as for `rerank`.
@@ -253,15 +253,15 @@ class AsyncReranker:
     def _retrieve(
         self, index: Index, first_stage: FirstStage, depth: int, query: Query
     ) -> tuple[Query, tuple[Passage, ...]]:
-        """Finds candidates; returns the query, too, with what the index tells of its words and what the search read."""
+        """Finds candidates; returns them, and the query with its vectors and the document frequencies of its stems."""
         query = index.with_word_table(query)
         encoded = self._encoder.with_vector(query) if first_stage.reads_vectors else query
         return encoded, index.candidates(first_stage, encoded, depth)
 
     async def _from_index(self, query: Query, candidates: Iterable[CandidateLike]) -> tuple[Query, tuple[Passage, ...]]:
-        """Makes candidates with their texts, and with their vectors if they are in the index.
+        """The candidates as passages; those of the index with their texts and vectors.
 
-        If all of them are, the index tells how rare the words of the query are.
+        If all candidates are in the index, the query gets the index's document frequencies of its stems.
         """
         given, doc_ids = list[Passage](), list[str]()
         for position, candidate in enumerate(candidate_list(candidates)):
@@ -289,7 +289,7 @@ class AsyncReranker:
 
 
 def load_reranker(config: ServiceConfig) -> AsyncReranker:
-    """Loads the encoder, the index and the models of a configuration, after a download of those on the hub.
+    """Downloads models on the hub, and loads the encoder, the index and the models of a configuration.
 
     Models that cannot be loaded or fail their self-test are not served.
 
@@ -298,17 +298,17 @@ def load_reranker(config: ServiceConfig) -> AsyncReranker:
         CheckpointError: the encoder cannot be loaded, or no model can.
         IndexMismatch: the index was built with another encoder.
     """
-    _compute_alone_after_a_fork()
+    _use_one_thread_after_fork()
     config = download_models(config)
     loader, index = _load_encoders(config)
     return AsyncReranker(config, loader.encoder, index, load_models(config.models, loader), loader)
 
 
 @cache
-def _compute_alone_after_a_fork() -> None:
-    """Lets processes that are forked from this one load models, too: with one thread each.
+def _use_one_thread_after_fork() -> None:
+    """Makes processes that are forked from this one compute with one thread.
 
-    A fork has none of the threads of OpenMP, and ends without a word when it calls them.
+    A fork has no OpenMP threads, and crashes without a message when it uses them.
     """
 
     def use_one_thread() -> None:

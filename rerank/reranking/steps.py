@@ -1,4 +1,4 @@
-"""The steps of the reranker, in their order: which request the engine gets, and what becomes of its ranking."""
+"""The steps of the reranker around the engine: prepares the request for it, and completes its ranking."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rerank.types import Passage, Ranking, SlicedWork
 
 T = TypeVar("T")
 
-#: Characters that are read once in a millisecond, and that are tokenized and divided in one, about.
+#: Characters of texts that are read, and that are tokenized and divided, in about a millisecond.
 _CHARS_READ_PER_MS, _CHARS_DIVIDED_PER_MS = 10_000, 800
 
 
@@ -27,17 +27,17 @@ class RerankerSteps:
     """The steps around the engine.
 
     Args:
-        texts: the thread for work on texts.
+        texts: the shared thread for work on texts.
     """
 
     def __init__(self, engine: Engine, models: ModelRegistry, encoder: Encoder, texts: SharedWorker) -> None:
         self._engine, self._models, self._encoder, self._texts = engine, models, encoder, texts
 
     async def rank(self, request: Request) -> Ranking:
-        """Ranks the candidates: all of them if `at_least` then leaves out those with too little relevance.
+        """Ranks the candidates; all of them, beyond `top_n`, if `min_relevance` drops results afterwards.
 
-        The order of candidates that have none comes from their texts (`rerank.reranking.unordered`). Long documents are
-        ranked by their best chunks (`rerank.reranking.chunks`).
+        Unordered candidates are ordered by their texts first (`rerank.reranking.unordered`). Long documents are ranked
+        by their best chunks (`rerank.reranking.chunks`).
         """
         if request.options.min_relevance is not None:
             request = replace(request, options=replace(request.options, top_n=0))
@@ -69,7 +69,7 @@ class RerankerSteps:
         return ranking
 
     async def _chunked(self, request: Request, infos: Sequence[RankerInfo]) -> ChunkedDocuments | None:
-        """Divides the documents; None if the deadline comes first, and the request ends as a late one does."""
+        """Divides the documents; None if the deadline comes first: the engine then answers the late request."""
         margin_s = request.options.answer_margin_s if request.options.allow_partial else 0.0
         try:
             async with timeout_at(request.deadline_s - margin_s):
@@ -80,13 +80,13 @@ class RerankerSteps:
             return None
 
     async def _run(self, request: Request, work: SlicedWork[T], chars_per_ms: int) -> T:
-        """Runs work on the texts of a request, which is done at once if it is short."""
+        """Runs work on the texts of a request on the shared thread; short work runs at once."""
         chars = sum(len(candidate.text) for candidate in request.candidates)
         return await self._texts.run(request.usage.name, work, chars / chars_per_ms)
 
 
 def with_share_of_repairs(ranking: Ranking, writers: Collection[str]) -> Ranking:
-    """Adds the number of places in generated permutations, and a warning if some of them were repaired.
+    """Adds the number of identifiers in generated permutations, and a warning if some of them were repaired.
 
     Args:
         writers: names of the models that write permutations.

@@ -1,6 +1,6 @@
-"""Unordered lists: the order of the request has no effect, because the content of the candidates decides on the order.
+"""Unordered lists: candidates are sorted by their content first, so that their order in the request has no effect.
 
-Each text is ranked once. Candidates with the same text share its score, and follow one another in the ranking.
+Each text is ranked once. Candidates with the same text get its score, and follow one another in the ranking.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rerank.engine.scores import warning_of_lost_scores
 from rerank.types import Completeness, Passage, RankedCandidate, Ranking, RankOptions, ScoreKind, SlicedWork, Trace
 from rerank.util.words import words
 
-#: Characters of a text that are searched for words of the query, so that the order of a long list takes little time.
+#: The most characters of a text that are searched for words of the query.
 _READ_CHARS = 2_000
 _NO_SCORES = "first_stage_weight is left out: the list is unordered, and not every candidate has a finite score"
 _UNREAD = "; the list is unordered: what was not reranked is ordered by the words that it shares with the query"
@@ -27,11 +27,11 @@ class UnorderedList:
     """Candidates of an unordered list, in groups of equal text.
 
     Attributes:
-        candidates: as they came.
-        groups: for each distinct text, the positions of its candidates by doc_id. The model reads the
-            texts in this order: by falling first-stage score if `has_scores`, otherwise by the words that they share
-            with the query, candidates without text last. A hash decides between equals.
-        has_scores: whether every candidate has a finite first-stage score; of equal texts the best one counts.
+        candidates: the candidates in the order of the request.
+        groups: for each distinct text, the positions of its candidates, sorted by doc_id. The model reads the texts in
+            this order: by falling first-stage score if `has_scores`, otherwise by the words that they share with the
+            query; blank texts come last. A hash breaks ties.
+        has_scores: whether every candidate has a finite first-stage score; of equal texts, the best score counts.
     """
 
     candidates: tuple[Passage, ...]
@@ -80,7 +80,7 @@ class UnorderedList:
         return replace(request, candidates=self.distinct, stages=(replace(first, weight=0.0), *others))
 
     def ranking(self, of_distinct: Ranking, options: RankOptions) -> Ranking:
-        """Makes the ranking of all candidates from the ranking of `distinct`, for a request with these options."""
+        """The ranking of all candidates, from the ranking of `distinct`."""
         ranked: list[RankedCandidate] = []
         for item in of_distinct.ranked:
             is_rank = of_distinct.score_kind is ScoreKind.RANK
@@ -92,14 +92,14 @@ class UnorderedList:
         return Ranking(tuple(ranked[: options.top_n or None]), of_distinct.score_kind, trace)
 
     def _merged(self, same: Sequence[Passage]) -> Passage:
-        """One candidate for several with the same text."""
+        """One candidate in place of several with the same text."""
         first = same[0]
         passage = next((candidate for candidate in same if candidate.vector is not None), first)
         score = max(candidate.score or 0.0 for candidate in same) if self.has_scores else None
         return replace(passage, doc_id=first.doc_id, score=score)
 
     def _trace(self, trace: Trace, warning: str) -> Trace:
-        """Translates positions to the candidates' as they came, and names all doc_ids that share a text."""
+        """Translates positions to those in the request, and doc_ids to all doc_ids with the same text."""
         unread = trace.completeness is not Completeness.FULL and not self.has_scores
         first = [same[0] for same in self.groups]
         return replace(
@@ -126,7 +126,8 @@ class UnorderedList:
 
 
 def shared_words(query: str, texts: Sequence[str]) -> SlicedWork[list[float]]:
-    """Scores each of n texts by the query's words in its beginning: the sum of log(1 + n / df) if df texts have one."""
+    """Scores each of n texts by the query's words in its beginning: the sum of log(1 + n / df), for df texts with the
+    word."""
     of_query = set(words(query))
     shared, frequency = list[set[str]](), Counter[str]()
     for text in texts:
@@ -138,7 +139,7 @@ def shared_words(query: str, texts: Sequence[str]) -> SlicedWork[list[float]]:
 
 
 def _hash(text: tuple[str, str]) -> bytes:
-    """Hashes title and text: unlike the alphabet, a hash prefers no kind of texts."""
+    """A hash of title and text, for an order that, unlike the alphabet, prefers no kind of texts."""
     return hashlib.sha256("\0".join(text).encode("utf-8", "surrogatepass")).digest()
 
 

@@ -65,7 +65,7 @@ class BM25Retriever:
         autoclass("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(_MAX_QUERY_TERMS)
 
     def search(self, queries: Sequence[Query], depth: int) -> list[list[ScoredRow]]:
-        """As `Retriever.search`. Raises: IndexMismatch if Lucene finds the index damaged where it reads it."""
+        """See `Retriever.search`. Raises: IndexMismatch if Lucene reads a damaged part of the index."""
         try:
             return [
                 [ScoredRow(int(hit.docid), float(hit.score)) for hit in self._searcher.search(nfc(query.text), k=depth)]
@@ -75,7 +75,7 @@ class BM25Retriever:
             raise self._unreadable(error) from error
 
     def word_table(self, text: str) -> WordTable:
-        """The document frequencies of the stems of a text. Raises: IndexMismatch if Lucene finds the index damaged."""
+        """The document frequencies of the stems of a text. Raises: IndexMismatch if the index is damaged."""
         try:
             reader = self._searcher.object.reader
             frequencies = {
@@ -86,7 +86,7 @@ class BM25Retriever:
             raise self._unreadable(error) from error
 
     def _unreadable(self, error: Any) -> IndexMismatch:
-        """The error of an index that Lucene cannot read; it names the file if Lucene does, and not Java's stack."""
+        """The error for an index that Lucene cannot read, with the file if Lucene names it, without Java's stack."""
         reason = " ".join(str(error.innermessage).split())
         named = re.search(r'path="([^"]+)"', reason)
         path = Path(named[1]) if named else self._folder

@@ -1,4 +1,4 @@
-"""The folder of an unfinished index, which a build that was killed leaves for the next one to go on with."""
+"""The folder of an unfinished index, from which the next build resumes after a kill."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class BuildFolder:
 
     Attributes:
         folder: OUT.partial, next to the target OUT.
-        index: becomes the target.
-        seconds: duration of each finished step, without the time that kills cost.
+        index: the folder that becomes OUT.
+        seconds: step → its duration in seconds, without the time that was lost by kills.
     """
 
     def __init__(self, folder: Path, out: Path) -> None:
@@ -57,7 +57,7 @@ class BuildFolder:
         write_synced(self.folder / _STEPS, {"seconds": self.seconds, "files": synced_sizes(self.index)})
 
     def finish(self) -> None:
-        """Gives the index its name, and removes the rest."""
+        """Renames the index to OUT, and removes the other files."""
         sync(self.index)
         rename_to_absent(self.index, self._out)
         self.discard()
@@ -126,7 +126,7 @@ def _check_plan(folder: Path, plan: Mapping[str, Any], replace_others: bool) -> 
 
 
 def _damage(folder: Path) -> str:
-    """Says what of the finished steps is cut; empty if nothing is."""
+    """The file of the finished steps that is truncated or missing, for a message; empty if all are complete."""
     for path in (folder / _PLAN, folder / _STEPS):
         if path.is_file() and read_saved(path) is None:
             return f"{path} is cut"

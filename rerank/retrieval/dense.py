@@ -1,7 +1,7 @@
 """Search among the vectors of an index with FAISS: exact (flat), or approximate by an HNSW graph.
 
-Both kinds return exact inner products of the stored vectors. The graph is in memory, and the vectors are if they are
-few; else they are read for each search. No file is memory-mapped: one that is cut then ends the process (SIGBUS).
+Both kinds return exact inner products of the stored vectors. The graph is held in memory, the vectors only up to 1 GiB;
+more are read for each search. No file is memory-mapped, because truncating a mapped file ends the process (SIGBUS).
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _FILE = "hnsw.faiss"
 #: Links of a node, and candidates that construction and search keep (M, efConstruction, efSearch of Malkov and
 #: Yashunin 2018).
 _HNSW_M, _HNSW_EF_CONSTRUCTION, _HNSW_EF_SEARCH = 32, 100, 512
-#: Vectors between two saves of an unfinished index: this number, or an eighth of the vectors that it has.
+#: An unfinished graph is saved after this number of vectors, or after an eighth of those it has if that is more.
 _SAVE_EVERY, _SAVE_SHARE = 32_768, 8
-#: Vectors up to this size are copied into memory; and the rows of a larger file that are read at once.
+#: Vectors of up to this many bytes are copied into memory; of a larger file, this many rows are read at once.
 _COPIED_BYTES, _BLOCK_ROWS = 1 << 30, 32_768
 
 
 @cache
 def faiss_package() -> Any:  # its annotations leave out what SWIG generates
-    """Imports FAISS; what works without an index starts without it. Raises: ConfigError if it is not installed."""
+    """Imports FAISS, which only an index needs. Raises: ConfigError if it is not installed."""
     try:
         import faiss
     except ModuleNotFoundError as error:
@@ -73,11 +73,11 @@ def open_vector_index(kind: DenseKind, folder: Path, vectors: VectorFile) -> Vec
 def write_vector_index(
     kind: DenseKind, folder: Path, vectors: VectorFile, threads: int, report: Callable[[int], None]
 ) -> None:
-    """Writes the graph of hnsw, and nothing for flat. A call after a kill goes on where the last save was.
+    """Writes the graph of hnsw, and nothing for flat. A call after a kill resumes from the last save.
 
     Args:
-        vectors: they are held in memory, in float16, while the graph grows.
-        threads: with more than one, the graph differs a little from build to build.
+        vectors: the vectors, which are held in memory in float16 while the graph grows.
+        threads: number of threads; with several, the graph differs a little from build to build.
         report: called with the number of vectors that are in the file.
 
     Raises:
@@ -219,7 +219,7 @@ class DenseRetriever:
     Args:
         index: the vectors of the passages.
         encoder: the encoder of the passage vectors, for queries.
-        passages: their number.
+        passages: number of passages.
     """
 
     index: VectorIndex

@@ -102,7 +102,7 @@ class PassageStore(PassageTexts):
     Args:
         folder: folder of the index.
         shape: number and width of the vectors, by the manifest; None does not check them.
-        sparse: the sparse vectors, which its passages get; None: they get none.
+        sparse: the store of sparse vectors for the passages; None: passages get no sparse vectors.
 
     Raises:
         IndexMismatch: a file is missing or damaged.

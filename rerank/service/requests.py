@@ -1,7 +1,7 @@
-"""The requests of the service, and the check of their values, for all ports.
+"""The requests of the service, and the checks of their values, for all ports.
 
-A port translates its messages into these requests and checks nothing but their form. Only what depends on the model,
-such as the largest window, is checked later, when the registry resolves the model.
+A port converts its messages to these requests, and checks only their form. Values whose limit depends on the model,
+such as the window size, are checked later, when the registry resolves the model.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 N = TypeVar("N", int, float)
 
 _DEFAULT_DEPTH = 100
-#: An id is in errors, logs and replies.
+#: The longest doc_id, which errors, logs and replies contain.
 _MAX_DOC_ID_CHARS = 500
-#: Bound the cost of a query vector update: each step computes top_k² pairs.
+#: Limits on a query vector update, whose steps compute top_k² pairs each.
 _MAX_TOP_K, _MAX_STEPS = 200, 200
 #: Above this, the trust region is too small for any update.
 _MAX_MIN_COSINE = 0.999
@@ -40,10 +40,10 @@ class RerankRequest:
     options: RankOptions
 
     def checked(self, limits: Limits) -> RerankRequest:
-        """The same request, cleaned of control characters.
+        """Checks the request; returns it without control characters.
 
         Raises:
-            InvalidRequest: names the field, the value, the limit and the way out.
+            InvalidRequest: a value is not allowed; the error names the field, the value, the limit and what to do.
         """
         query = _query(self.query, limits)
         if not self.candidates:
@@ -61,8 +61,8 @@ class SearchRequest:
     """A request to retrieve candidates from the index and to order them.
 
     Attributes:
-        depth: number of candidates; 0: 100, or as many as there may be.
-        feedback: settings of relevance feedback; None: without.
+        depth: number of candidates; 0: 100, or the limit if that is smaller.
+        feedback: settings of relevance feedback; None: no feedback.
     """
 
     query: Query
@@ -72,7 +72,7 @@ class SearchRequest:
     feedback: FeedbackSettings | None = None
 
     def checked(self, limits: Limits) -> SearchRequest:
-        """The same request, with its depth. Raises: as `RerankRequest.checked` does."""
+        """Checks the request; returns it with its depth. Raises: see `RerankRequest.checked`."""
         if self.depth < 0:
             raise InvalidRequest("depth", f"{self.depth} is negative; use 0 or more", {"value": str(self.depth)})
         depth = self.depth or min(_DEFAULT_DEPTH, limits.max_candidates)
@@ -90,7 +90,7 @@ class SearchRequest:
 
 
 def check_number_of_candidates(candidates: Sized, limits: Limits) -> None:
-    """Refuses too many candidates, before anything looks at each of them. Raises: InvalidRequest."""
+    """Refuses too many candidates before they are converted. Raises: InvalidRequest."""
     _at_most("candidates", len(candidates), limits.max_candidates, "candidates", "limits.max_candidates")
 
 
@@ -142,7 +142,7 @@ def _repeated_doc_id(passages: Sequence[Passage]) -> InvalidRequest:
 
 
 def _check_options(options: RankOptions, candidates: int, limits: Limits) -> None:
-    """Refuses options out of range, and more chunks than there may be candidates. Raises: InvalidRequest."""
+    """Refuses options out of range, and more chunks in all than `max_candidates`. Raises: InvalidRequest."""
     most, limit = options.max_chunks_per_doc, limits.max_candidates
     if most > 1 and candidates * most > limit:
         fewer = limit // candidates

@@ -1,4 +1,4 @@
-"""Measures the memory of this process and of its GPUs, what is left of it, and gives freed memory back."""
+"""Measures the memory of this process and its GPUs and the memory that is available, and returns freed memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def memory_bytes() -> int:
 
 
 def gpu_memory_bytes() -> int:
-    """Returns the memory of this process on all GPUs, after it has given back what it does not use."""
+    """Returns the memory of this process on all GPUs, after returning cached memory that is not in use."""
     if not torch.cuda.is_initialized():
         return 0
     torch.cuda.empty_cache()
@@ -32,9 +32,9 @@ def gpu_memory_bytes() -> int:
 
 
 def available_bytes(device: torch.device) -> int | None:
-    """Returns how much more memory this process can take on a device; None where that is unknown.
+    """Returns the bytes that this process can still allocate on a device; None if unknown.
 
-    On a CPU it is bounded by the limit of the container. Files in the page cache do not count as taken.
+    On a CPU the container's limit counts, too. Files in the page cache count as available.
     """
     if device.type == "cuda":
         reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -52,7 +52,7 @@ def available_bytes(device: torch.device) -> int | None:
 
 
 def free_memory() -> None:
-    """Frees what nothing refers to any more, also of models from the start, and gives the memory back."""
+    """Collects all garbage, and returns the memory to the system and the GPUs."""
     is_frozen = gc.get_freeze_count() > 0
     gc.unfreeze()
     gc.collect()

@@ -83,7 +83,7 @@ class HttpCall:
         """Receives the body. It is not copied, as 16 MB would take some ms of the event loop.
 
         Args:
-            slot: taken for a body that is not small, so that small ones never wait.
+            slot: entered for a body that is not small; small ones never wait.
 
         Raises:
             HungUp: the client has hung up.
@@ -109,7 +109,7 @@ class HttpCall:
 
     @asynccontextmanager
     async def until_hung_up(self) -> AsyncIterator[None]:
-        """Runs a block that ends when the client hangs up. Follows `read`. Raises: HungUp."""
+        """Ends the block when the client hangs up. Used after `read`. Raises: HungUp."""
         block = asyncio.timeout(None)
         watching = asyncio.create_task(self._end_when_hung_up(block))
         try:

@@ -1,4 +1,4 @@
-"""GET routes that describe the service: health, models, limits and the OpenAPI document, made from types."""
+"""GET routes that describe the service: health, models, limits, and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -120,11 +120,11 @@ def _get(summary: str) -> dict[str, Any]:
 
 
 def limited_by(calls: CallsInFlight, refuse: Callable[[RerankError], Response]) -> Limited:
-    """Makes the function that answers a GET request within the limits of its key and of all calls.
+    """Returns a function that answers GET requests within the limits of their key and of all calls.
 
     Args:
         calls: the calls in flight, and the keys.
-        refuse: answers a request that they do not allow.
+        refuse: makes the answer to a request that exceeds a limit or has no valid key.
     """
 
     async def limited(describe: Describe, request: Request) -> Response:
@@ -141,7 +141,7 @@ def limited_by(calls: CallsInFlight, refuse: Callable[[RerankError], Response]) 
 
 
 def description_routes(reranker: AsyncReranker, calls: CallsInFlight, by_path: APIs, limited: Limited) -> list[Route]:
-    """The routes. If the service has keys, callers without one learn only its health."""
+    """The routes. If the service has keys, callers without a key get only its health."""
     describe: dict[str, Describe] = {
         "/info": lambda: JSONResponse(_info(reranker, calls)),
         "/meta": lambda: JSONResponse(_info(reranker, calls)),  # Weaviate shows what it gets there

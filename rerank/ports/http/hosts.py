@@ -1,4 +1,4 @@
-"""The hosts that a port answers to, against web pages that read it through a visitor's browser."""
+"""Answers only requests for known hosts, against web pages that read the port through a visitor's browser."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ def test_missing_variable_of_the_key_is_named(monkeypatch):
         ({"scores": "pairwise"}, "'pointwise' or 'listwise'"),
         ({"fields": {"top_n": 3}}, "fields has top_n, which each call fills in itself"),
         ({"fields": {"documents": "x"}}, "fields has documents"),
-        ({"kind": "tei", "instruction": True}, "the API of tei has no place for an instruction"),
+        ({"kind": "tei", "instruction": True}, "the API of tei has no field for an instruction"),
     ],
 )
 def test_settings_that_no_api_can_have_are_refused(settings, message):

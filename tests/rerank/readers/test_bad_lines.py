@@ -34,7 +34,7 @@ HITS_OF_TWO = b'{"query": "q", "hits": [{"qid": 1, "docid": 2, "content": ""}, {
         (RUN, b"1 Q0 a 1 nan t", "has 'nan' as score; give a finite number"),
         (RUN, b"1\tQ0\t\t1\t2\tt", "has the query_id '1' and the doc_id ''; give both"),
         (RUN, b"1 Q0 \xff 1 2 t", "is not UTF-8"),
-        (RUN, b"1 Q0 a 9 0.5 t", "has the passage 'a' of query '1', which line 1 has; keep one"),
+        (RUN, b"1 Q0 a 9 0.5 t", "repeats the passage 'a' of query '1' of line 1; keep one"),
         (QUERIES, b'{"text": "why"}', r"has no _id \(or query_id, qid, id\); found text"),
         (QUERIES, b"1 why", "has 1 columns; expected query_id, tab, text"),
         (QUERIES, b"1\twhy\tso", "has 3 columns; expected query_id, tab, text"),

@@ -128,10 +128,10 @@ def test_preranker_may_be_a_cascade_of_two_models():
 def test_reason_of_a_model_that_is_not_served_is_logged_once(caplog):
     failed = FailedRanker("number", NumberRanker(max_window_size=30).info, "scores are not finite")
     loaded = LoadedModel(failed, failed.info)
-    cascade_registry().put("number", loaded)
+    cascade_registry().set_loaded("number", loaded)
     assert caplog.messages == ["model number is not served: scores are not finite"]
     model = IdentityModel(name="number", ranker="identity")
-    ModelRegistry([model], {}).put("number", loaded)  # the error of the start says it
+    ModelRegistry([model], {}).set_loaded("number", loaded)  # the error of the start says it
     assert len(caplog.messages) == 1
 
 

@@ -1,4 +1,4 @@
-"""Weights of a fusion, chosen by the signals of judged lists, and their gain on lists that the choice did not see."""
+"""Chooses the weights of a fusion on judged lists, and measures their gain on held-out lists."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ Values: TypeAlias = npt.NDArray[np.float64]
 
 _FIRST_STAGE, _SPARSE = (0.0, 0.15, 0.25, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0), (0.2, 0.4, 0.6, 0.8, 1.0)
 _FOLDS, _PERMUTATIONS = 10, 2000
-#: Share of the gains by chance beyond each end of the interval.
+#: Share of the permuted gains beyond each end of the interval.
 _TAIL = 0.025
-#: Means that differ by less are the same mean, summed in another order.
+#: Means that differ by less are equal: their sums were rounded differently.
 _ROUNDING = 1e-12
 
 
@@ -49,7 +49,7 @@ class SignalList:
 def signals_of(
     lists: Sequence[TrainingList], encoder: Encoder, sparse_encoder: SparseEncoder, console: Console
 ) -> Iterator[SignalList]:
-    """The signals of lists, with progress bars. Each text is encoded once, passages with a vector not at all."""
+    """Computes the signals of lists, with progress bars. Each text without a vector is encoded once."""
     queries = VectorTable(encoder.encode_queries, texts_of([lists], "queries"), console)
     missing = (passage.text for item in lists for passage in item.passages if passage.vector is None)
     passages = VectorTable(partial(encoder.encode_passages, dtype="auto"), missing, console)
@@ -123,7 +123,7 @@ def choose(values: Values) -> int:
     Args:
         values: (weights, lists), at least two lists.
     """
-    return int(_choose(values - values[0], _as_they_are(values))[0])
+    return int(_choose(values - values[0], _no_flips(values))[0])
 
 
 def cross_validate(values: Values, seed: int) -> Values:
@@ -132,11 +132,11 @@ def cross_validate(values: Values, seed: int) -> Values:
     Args:
         values: (weights, lists), at least four lists.
     """
-    return values[0] + _held_out(values - values[0], _as_they_are(values), seed)[0]
+    return values[0] + _held_out(values - values[0], _no_flips(values), seed)[0]
 
 
-def _as_they_are(values: Values) -> Values:
-    """(1, lists) signs that change nothing."""
+def _no_flips(values: Values) -> Values:
+    """(1, lists) signs of the unpermuted data, all 1."""
     return np.ones((1, values.shape[1]))
 
 
@@ -162,13 +162,12 @@ def _held_out(differences: Values, signs: Values, seed: int) -> Values:
 
 
 def gain(values: Values, seed: int, permutations: int = _PERMUTATIONS) -> Comparison:
-    """Compares `cross_validate` with the default; interval and p are of one sign-flip permutation test.
+    """Compares `cross_validate` with the default weights; interval and p-value come from a sign-flip permutation test.
 
-    For random lists, the differences of all weights from the default change their signs together, and the
-    cross-validation is done again: the gains of weights that have no effect. The two-sided p says how often these are
-    as far from 0 on the side of the gain; the 95 % interval has the gains that the test does not refuse, so it
-    holds 0 exactly if p is 0.05 or more. Student's t would take the values of held-out lists as independent, but folds
-    that choose the same weights are not.
+    A permutation flips, for random lists, the signs of the differences of all weights from the default, and repeats the
+    cross-validation: this gives gains of weights without effect. The two-sided p-value says how often such gains are at
+    least as far from 0; the 95 % interval has the gains that the test does not reject, so it contains 0 exactly if p is
+    at least 0.05. Student's t-test would assume independent lists, but folds that choose the same weights are not.
 
     Args:
         values: (weights, lists), at least four lists; the first weights are the default.

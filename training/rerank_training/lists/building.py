@@ -1,4 +1,4 @@
-"""Builds training lists: pools of a source, lists that are sampled from them, and relevance from a teacher.
+"""Builds training lists: samples lists from the candidate pools of a source; a teacher assigns their relevance.
 
 Sources are requests with their candidates, and collections with judged queries.
 """
@@ -28,7 +28,7 @@ from rerank_training.lists.teachers import Teacher, open_teacher
 from rerank_training.lists.training_list import Grades, TrainingList, of_requests, write_lists
 from rerank_training.lists.vector_table import VectorTable, encode_texts
 
-#: What is counted beside the lists that cannot be made.
+#: What is counted besides the lists that cannot be made, in words for the summary.
 _LEFT_OUT = "candidates left out, without a text or with that of another one"
 _NOT_JUDGED = "passages in the lists that nobody judged, which count as not relevant"
 
@@ -45,7 +45,7 @@ def build(settings: BuildListsSettings) -> None:
     """Writes the training lists of one source to `settings.out`, and the held-out ones to `settings.held_out`.
 
     Raises:
-        CollectionError: the source cannot be read, or no list can be made of it.
+        CollectionError: the source cannot be read, or no list can be made from it.
         ConfigError: an output file exists, or the encoder or the reranker cannot be loaded.
     """
     paths = [settings.out, settings.held_out] if settings.held_out_share else [settings.out]
@@ -71,10 +71,10 @@ def _build_list(
     """Samples one list and lets the teacher assign its relevance.
 
     Args:
-        number: distinguishes the lists of one query; from 2 on it is appended to the query_id.
+        number: number of the list among those of its query, from 1; from 2 on it is appended to the query_id.
 
     Raises:
-        CollectionError: there are too few passages, or all are equally relevant.
+        CollectionError: the list has fewer than two passages, or all are equally relevant.
     """
     passages = sample_passages(pool, settings.sizes, random, settings.order)
     if len(passages) < 2:
@@ -89,12 +89,12 @@ def _build_list(
 def _build_lists(
     source: Source, teacher: Teacher, settings: BuildListsSettings, counts: Counter[str]
 ) -> tuple[list[TrainingList], list[TrainingList]]:
-    """The lists of a source to train on and those that are held out; lists of the same query stay together.
+    """The training lists and the held-out lists of a source; lists of the same query stay together.
 
-    `counts` gets the number of what is skipped, left out and not judged, each by what is said of it.
+    `counts` (sentence of the summary → number) gets what was skipped, left out and not judged.
 
     Raises:
-        CollectionError: not a single list can be made, or none of the held-out queries or none of the others.
+        CollectionError: no list can be made from the source, from the held-out queries, or from the other queries.
     """
     held_out = _held_out_queries(source.queries, settings)
     parts: tuple[list[TrainingList], list[TrainingList]] = ([], [])
@@ -137,7 +137,7 @@ def open_source(settings: BuildListsSettings, encoder: Encoder | None) -> Source
     """The source that the settings name.
 
     Args:
-        encoder: gives queries and passages vectors; a collection needs it.
+        encoder: computes the vectors of queries and passages; needed for a collection.
 
     Raises:
         CollectionError: a file cannot be read, or none of the queries is judged.
@@ -150,7 +150,7 @@ def open_source(settings: BuildListsSettings, encoder: Encoder | None) -> Source
 
 
 def _from_requests(path: Path, settings: BuildListsSettings, encoder: Encoder | None) -> Source:
-    """For each request, its first `depth` candidates."""
+    """Pools of the first `depth` candidates of each request."""
     requests = read_requests(path)
     qrels = of_requests(read_qrels(settings.qrels), requests) if settings.qrels else []
     grades = grades_by_query(qrels)
@@ -166,7 +166,7 @@ def _judged(requests: list[CandidateList], grades: Grades, qrels: Path) -> list[
         examples = [repr(next(iter(ids), "")) for ids in ((r.query.query_id for r in requests), grades)]
         raise CollectionError(
             f"none of the {len(requests)} queries is judged in {qrels} ({len(grades)} queries); give the judgements of "
-            f"these requests: their query_ids are like {examples[0]}, the judgements' like {examples[1]}"
+            f"these requests, whose query_ids are like {examples[0]}; those of the judgements are like {examples[1]}"
         )
     if len(judged) < len(requests):
         console.print(f"{len(judged):,} of {len(requests):,} queries are judged in {qrels}; the others give no lists")
@@ -190,7 +190,7 @@ def _request_pools(
 
 
 def _from_collection(collection: Collection, settings: BuildListsSettings, encoder: Encoder) -> Source:
-    """For each judged query, the `depth` nearest passages by the encoder's cosine, and all relevant ones."""
+    """Pools of the `depth` nearest passages of each judged query, by the encoder's cosine, with all relevant ones."""
     grades, queries = grades_by_query(collection.qrels(settings.split)), collection.queries()
     judged = [query for query in queries if query.query_id in grades]
     if not judged:

@@ -1,4 +1,4 @@
-"""PE-Rank as a trainable module: loading from a base, forward pass, and saving in the layout that serving reads."""
+"""PE-Rank as a trainable module: loads it from a base, and saves it in a layout that serving reads."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from rerank.rankers.pe_checkpoint import (
 from rerank.util.files import sha256_of_files
 from rerank_training.trainer.checkpoint import add_adapter
 
-#: Placeholder in a list of token ids after the prompt: the vector of the passage that is chosen next.
+#: Placeholder among token ids, after the prompt, for the vector of the next chosen passage.
 CHOSEN_SLOT = -3
 
 #: Names of the projector's weights in published checkpoints.
 PROJECTOR_PREFIX = "model.projector."
-#: Projector of a causal LM that has none yet, as in the paper.
+#: Type of a new projector for a causal LM without one, as in the paper.
 _NEW_PROJECTOR = "mlp2x_gelu"
 
 
@@ -48,9 +48,9 @@ class PEModel(nn.Module):
     """Projector and transformer. The encoder is not part of it, because its vectors are computed before training.
 
     Args:
-        transformer: without its vocabulary head.
+        transformer: the transformer without its vocabulary head.
         projector: encoder space → model space.
-        settings: config.json of the result, unless it has another layout.
+        settings: content of config.json in this package's layout.
         own_vocabulary: True if the checkpoint has token embeddings; False if it uses the encoder's, which
             are not saved.
         head: (vocabulary, D) output embeddings; None if they are tied to the token embeddings, or there are none.
@@ -87,10 +87,10 @@ class PEModel(nn.Module):
         """Input embeddings of the transformer (B, T, D) and projected passages (B, N, D).
 
         Args:
-            input_ids: (B, T) token ids and slots, padded on the right, where a causal model never reads.
+            input_ids: (B, T) token ids and slots, padded at the end.
             vectors: (B, 1 + N, E) of query and passages; (B, N, E) if the prompt has no slot for the query.
             mask: (B, N), False at the padding of short windows.
-            order: (B, N) positions of the passages in the order that CHOSEN_SLOTs feed them back in, padding last.
+            order: (B, N) positions of the passages in the order in which CHOSEN_SLOTs feed them back, padding last.
         """
         projected = self.projector(vectors)
         passages = projected[:, vectors.shape[1] - mask.shape[1] :]
@@ -135,10 +135,10 @@ class PEModel(nn.Module):
 
 
 class Layout(Protocol):
-    """Files of a result."""
+    """The files of a trained checkpoint."""
 
     def write(self, folder: Path, weights: Mapping[str, Tensor]) -> None:
-        """Writes them.
+        """Writes the files.
 
         Args:
             weights: weights of the transformer as model.*, of the projector as model.projector.*, and of the head.
@@ -151,7 +151,7 @@ class PEBase:
 
     Attributes:
         folder: folder of the base.
-        causal_lm: folder of the causal LM that the model is so far, or its name on the hub; empty for a PE-Rank model.
+        causal_lm: folder of the base if it is a plain causal LM, or its name on the hub; empty for a PE-Rank model.
         revision: SHA-256 of the weights of the base.
     """
 
@@ -171,13 +171,13 @@ class PEBase:
 def load_pe_base(folder: Path, encoder: Encoder, template: str | None) -> PEBase:
     """Loads a PE-Rank checkpoint (see `load_pe_checkpoint`), or a causal LM: float32 on the CPU.
 
-    A causal LM has a new projector, or the aligned one of a folder of PE-Rank's authors that has the projector alone.
+    A causal LM gets a new projector, or the one of an alignment stage, see `is_aligned_projector`.
 
     Args:
-        template: prompt template of a base that has none.
+        template: prompt template for a base without one.
 
     Raises:
-        CheckpointError: the base is none of these, or was trained for another encoder.
+        CheckpointError: the base is neither of these, or was trained for another encoder.
         ConfigError: the template does not exist, or is not the one that the checkpoint names; or the causal LM of a
             projector or of an adapter cannot be found.
     """
@@ -242,7 +242,7 @@ def _encoder_settings(encoder: Encoder) -> dict[str, Any]:
 def set_trainable(model: PEModel, transformer: bool, lora_rank: int = 0) -> None:
     """Selects the weights that are trained: the projector, and if requested the transformer or an adapter of it.
 
-    Token embeddings that are the encoder's are never trained, because the result does not store them.
+    The encoder's token embeddings are never trained, because the checkpoint does not store them.
     """
     model.requires_grad_(False)
     model.projector.requires_grad_(True)

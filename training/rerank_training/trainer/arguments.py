@@ -1,4 +1,4 @@
-"""Arguments of a training run: transformers' Trainer's with the defaults of this project."""
+"""Arguments of a training run: those of transformers' Trainer, with this project's defaults."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ class RunArguments(RunFlags, TrainingArguments):  # type: ignore[misc]  # RunFla
     """transformers' TrainingArguments, FSDP included; the fields of RunFlags have its defaults.
 
     Raises:
-        ConfigError: a tracker of `report_to` is not installed or has no login, FSDP has no GPUs, or DeepSpeed is
-            asked for.
+        ConfigError: a tracker of `report_to` is not installed or has no login, FSDP has no GPUs, or DeepSpeed is set.
     """
 
     lr_scheduler_type: str = "cosine"
@@ -55,13 +54,13 @@ class RunArguments(RunFlags, TrainingArguments):  # type: ignore[misc]  # RunFla
     def complete_learning_rate(
         self, has_adapter: bool, of_adapter: float = ADAPTER_LEARNING_RATE, of_weights: float = WEIGHTS_LEARNING_RATE
     ) -> None:
-        """Sets the learning rate that no flag gave: adapters learn with a higher one than all weights."""
+        """Sets the learning rate if no flag has set it; it is higher for adapters than for all weights."""
         if self.learning_rate is None:
             self.learning_rate = of_adapter if has_adapter else of_weights
 
     @property
     def device_name(self) -> str:
-        """The device as `Encoder` takes it; accelerate numbers the CPU of several processes, as in cpu:0."""
+        """The device's name for `Encoder`. With several processes, accelerate numbers CPUs, as in cpu:0."""
         return "cpu" if self.device.type == "cpu" else str(self.device)
 
     @property
@@ -72,14 +71,14 @@ class RunArguments(RunFlags, TrainingArguments):  # type: ignore[misc]  # RunFla
     def items_needed(self, items: int) -> int:
         """Number of training items in all steps of the run; the dataset holds `items` per pass.
 
-        A part of a pass is rounded up to a pass, and then the last step is completed with items of the next pass. So
-        every process gets the same number of full batches.
+        The number of passes is rounded up, and the last step is completed with items of the next pass, so that every
+        process gets the same number of full batches.
         """
         steps = math.ceil(math.ceil(self.num_train_epochs) * items / self.items_per_step)
         return self.items_per_step * (self.max_steps if self.max_steps > 0 else steps)
 
     def check_loads_whole_models(self, command: str) -> None:
-        """For a training that also uses models that it does not train, which every process needs as a whole.
+        """Checks that every process loads all weights, for a training that also uses models that it does not train.
 
         Raises:
             ConfigError: transformers would leave weights out in the other processes.
@@ -101,7 +100,7 @@ class RunArguments(RunFlags, TrainingArguments):  # type: ignore[misc]  # RunFla
 
 
 def run_arguments(flags: RunFlags, others: Any = None) -> RunArguments:
-    """Merges our flags with what is not None of a dataclass of `trainer_flags`.
+    """The arguments of our flags, and of the fields of a `trainer_flags` dataclass that are not None.
 
     Raises: ConfigError when transformers refuses a value.
     """
@@ -115,7 +114,7 @@ def run_arguments(flags: RunFlags, others: Any = None) -> RunArguments:
 def trainer_flags(ours: Collection[str]) -> type:
     """A dataclass with the fields of transformers' TrainingArguments that are not among our flags, None by default.
 
-    Text is passed on: TrainingArguments reads mappings from JSON itself.
+    Values stay texts: TrainingArguments reads mappings from JSON itself.
     """
     hints = get_type_hints(TrainingArguments)
     others = []

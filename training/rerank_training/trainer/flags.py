@@ -1,4 +1,4 @@
-"""Flags that the trainings share, as dataclass fields. Free of torch, which --help need not wait for."""
+"""Flags that all trainings have, as dataclass fields. Does not import torch, so that --help is quick."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RunFlags:
     `RunArguments` has these fields and all others of TrainingArguments, which --help-all shows.
 
     Attributes:
-        unshown: defaults of a training for such others.
+        unshown: a training's defaults for arguments that only --help-all shows.
     """
 
     unshown: ClassVar[Mapping[str, object]] = {}

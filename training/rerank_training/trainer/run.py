@@ -1,4 +1,4 @@
-"""One training run in one folder: starts it or resumes it after a kill, reports on the console, and sums up."""
+"""A training run in a folder: starts or resumes it, prints its progress, and writes the checkpoint."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from rerank_training.trainer.ranking_trainer import COMPLETE_MARKER, RankingTrai
 logger = logging.getLogger(__name__)
 
 _ARGUMENTS_FILE = "arguments.json"
-#: Arguments that a resumed run may change, because the weights do not depend on them: of the machine, of the logs
-#: and of the saves.
+#: Arguments of the machine, the logs and the saves, which a resumed run may change, because weights do not depend on
+#: them.
 _FREE_ARGUMENTS = {
     *("output_dir", "dataloader_pin_memory", "dataloader_num_workers", "dataloader_prefetch_factor"),
     *("dataloader_persistent_workers", "disable_tqdm", "report_to", "run_name", "project", "trackio_space_id"),
@@ -45,13 +45,13 @@ _FREE_ARGUMENTS = {
     *("log_level", "log_level_replica", "log_on_each_node", "include_num_input_tokens_seen"),
     *("save_steps", "save_total_limit", "push_to_hub", "local_rank", "ddp_backend", "ddp_timeout"),
 }
-#: The number of processes, which decides the lists of a step; by the name of the flag of `accelerate launch`.
+#: Key of the number of processes, on which the lists of a step depend; named like the flag of `accelerate launch`.
 _PROCESSES = "num_processes"
-#: Arguments that name files, or folders of weights, which are compared by their contents, and the end of those keys.
+#: Arguments that name files or folders, which are compared by their contents; and the suffix of the keys of the hashes.
 _READ, _CONTENTS = ("lists", "eval_lists", "qrels", "base", "encoder", "queries", "index"), " sha256"
-#: The files of such a folder that decide what is learnt: weights, queries, and the manifest of an index.
+#: The files of such folders on which the training depends: weights, queries, and the manifest of an index.
 _DECIDING = ("*.safetensors", "*.bin", "queries.jsonl*", "manifest.json")
-#: The length of a run; a resumed run may have another, and its learning rate follows the new length from there on.
+#: The length of a run. A resumed run may change it; the learning rate then follows the new length.
 _LENGTH = "max_steps"
 #: Key in the log history of a run: nDCG@10 of each held-out window before the first step.
 _NDCG_BEFORE = "before_nDCG@10"
@@ -62,7 +62,7 @@ def result_folder(output_dir: str) -> Path:
     """The folder of the run's trained checkpoint. Creates the folder of the run.
 
     Raises:
-        ConfigError: the run is finished already, or its folder holds files of something else, or cannot be created.
+        ConfigError: the run is finished already; its folder holds other files, or cannot be created.
     """
     folder = Path(output_dir) / RESULT_FOLDER
     if folder.exists():
@@ -87,9 +87,9 @@ def refuse_foreign_files(folder: Path) -> None:
 
 
 def train(trainer: RankingTrainer, arguments: Sequence[Any]) -> dict[str, float]:
-    """Trains to the end, from the last complete save if there is one, and returns the metrics of the selected save.
+    """Trains to the end, from the last complete save if there is one; returns the metrics of the selected save.
 
-    The main process has all weights then.
+    Afterwards the main process has all weights.
 
     Args:
         trainer: its dataset holds the items of all steps, so that a resumed run skips those it has seen.
@@ -157,7 +157,7 @@ def train_checkpoint(
 
 
 def last_save(folder: Path) -> str | None:
-    """The newest complete save of a run. Removes incomplete ones, and warns of those that were complete."""
+    """The newest complete save of a run. Removes incomplete saves, with a warning if a save was complete before."""
     for path in folder.glob("checkpoint-*"):
         if not path.name.removeprefix("checkpoint-").isdecimal():
             continue
@@ -175,13 +175,13 @@ def last_save(folder: Path) -> str | None:
 
 
 def check_same_run(folder: Path, arguments: Sequence[Any], started: bool) -> None:
-    """Checks that a resumed run has the arguments of its start, and stores a new run's.
+    """Checks that a resumed run has the arguments of its start; stores the arguments of a new run.
 
     Args:
         started: False for a run that has not saved anything yet, which may change all arguments.
 
     Raises:
-        ConfigError: an argument that the result depends on has changed, or the contents of a file that it names.
+        ConfigError: an argument on which the result depends has changed, or the contents of a file that it names.
     """
     given = {key: str(value) for part in arguments for key, value in dataclasses.asdict(part).items()}
     given = {key: value for key, value in given.items() if key not in _FREE_ARGUMENTS}
@@ -209,7 +209,7 @@ def check_same_run(folder: Path, arguments: Sequence[Any], started: bool) -> Non
 
 
 def check_within_run(save: Path, steps: int) -> None:
-    """Raises: ConfigError when a save is of a later step than the last of the run, or does not say of which."""
+    """Raises: ConfigError if a save is of a later step than the run's last one, or does not state its step."""
     step = read_json(path := save / TRAINER_STATE_NAME).get("global_step")
     if not isinstance(step, int) or not 0 <= step <= steps:
         raise ConfigError(
@@ -227,7 +227,7 @@ def _difference(key: str, stored: str | None, given: str) -> str:
 
 
 def _contents(arguments: Sequence[Any]) -> dict[str, str]:
-    """SHA-256 of the files, also in folders, that a training learns from."""
+    """SHA-256 of the files, also in folders, on which a training depends."""
     values = {name: getattr(part, name, None) for part in arguments for name in _READ if getattr(part, name, None)}
     # The settings of an encoder name a folder, too.
     names = {name: EncoderConfig.of(str(value)).name for name, value in values.items()}
@@ -256,7 +256,7 @@ class InitialEvaluation(TrainerCallback):
 def _print_summary(trainer: RankingTrainer, folder: Path, how_to_serve: str) -> None:
     """Prints the selected step, the held-out nDCG@10 before and after, the model's folder, and how to serve it.
 
-    One line says whether the training gained, against what, and which weights were kept; without a gain it is the last.
+    One line says whether the training gained, and which weights were kept; without a gain it is the last line.
     """
     state = trainer.state
     step = f"best step: {state.best_global_step}" if state.best_global_step else f"last step: {state.global_step}"
@@ -280,7 +280,7 @@ def gain_line(before: Sequence[float], after: Sequence[float], step: int) -> tup
 
     Args:
         before, after: nDCG@10 of the held-out lists, with the weights at the start and with those that are kept.
-        step: after which those were saved.
+        step: the step of the kept weights.
     """
     kept = f"kept: the weights of step {step}"
     if not before:
@@ -323,7 +323,7 @@ class ProgressLineCallback(TrainerCallback):
             print(f"resuming at step {state.global_step} of {state.max_steps}", flush=True)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Says after the first steps on a CPU how long the others take: people expect minutes, and it may be days."""
+        """Prints, after the first steps on a CPU, an estimate of the remaining time, which may be days."""
         steps, left = state.global_step - self._first_step, state.max_steps - state.global_step
         if steps == _TIMED_STEPS and left and args.device.type == "cpu" and state.is_world_process_zero:
             elapsed_s = time.monotonic() - self._start_s
