@@ -9,7 +9,6 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -95,7 +94,15 @@ def rows(request: pytest.FixtureRequest) -> Iterator[dict[str, list[str]]]:
 @pytest.mark.parametrize("name", SDKS)
 def test_client_gets_the_best_documents_in_order(name, base_url, rows, request):
     sdk = SDKS[name]
-    answer = run(name, sdk.environment, base_url, request.config.getoption("--sdk"))
+    folder = request.config.getoption("--sdk")
+    if sdk.environment == "node":
+        command = ["node", str(HERE / "node_clients.mjs"), name, base_url, "number", str(folder.absolute() / "node")]
+    else:
+        python = folder / sdk.environment / "bin/python"
+        command = [str(python), str(HERE / "python_clients.py"), name, base_url, "number"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout.splitlines()[-1])
     failed = f"; fails: {sdk.problem}" if "error" in answer else ""
     rows[name] = [f"`{name}`", answer["version"], f"{sdk.setting}{failed}"]
     if sdk.problem:
@@ -105,17 +112,6 @@ def test_client_gets_the_best_documents_in_order(name, base_url, rows, request):
     assert [index for index, _ in answer["results"]] == EXPECTED
     scores = [score for _, score in answer["results"]]
     assert 1 >= scores[0] > scores[1] >= 0
-
-
-def run(name: str, environment: str, base_url: str, folder: Path) -> dict[str, Any]:
-    """What one client returned, run in a separate environment."""
-    if environment == "node":
-        command = ["node", str(HERE / "node_clients.mjs"), name, base_url, "number", str(folder.absolute() / "node")]
-    else:
-        command = [str(folder / environment / "bin/python"), str(HERE / "python_clients.py"), name, base_url, "number"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def write_table(path: Path, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

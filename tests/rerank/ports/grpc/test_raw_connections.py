@@ -6,14 +6,14 @@ import threading
 import time
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import ExitStack, nullcontext, suppress
-from pathlib import Path
 
 import grpc
+import psutil
 import pytest
 
 from rerank.ports.grpc import server as grpc_server
 from scripts import http2_frames as frames
-from tests.serving import REQUEST, RERANK, TIMEOUT_S, Served, held_service, refusal, running_service, wait_for
+from tests.serving import REQUEST, RERANK, TIMEOUT_S, held_service, refusal, running_service, wait_for
 
 #: The header of a HEADERS frame of 100 bytes on stream 1, and its first ten bytes.
 HALF_A_FRAME = bytes.fromhex("000064 01 04 00000001") + bytes(10)
@@ -28,14 +28,6 @@ def seconds_until_closed(connection: socket.socket) -> float:
     except ConnectionResetError:
         pass
     return time.monotonic() - start_s
-
-
-def local_ports(served: Served) -> frozenset[int]:
-    """The ports of the clients that are connected to the service."""
-    tables = [Path(f"/proc/self/net/{name}").read_text(encoding="ascii") for name in ("tcp", "tcp6")]
-    rows = [line.split() for table in tables for line in table.splitlines()[1:]]
-    ends = [(int(row[1].split(":")[1], 16), int(row[2].split(":")[1], 16), row[3]) for row in rows]
-    return frozenset(remote for local, remote, state in ends if local == served.port and state == "01")
 
 
 def test_half_sent_connections_end_in_time(monkeypatch):
@@ -58,7 +50,8 @@ def test_old_connections_are_replaced_without_a_failed_call():
     with running_service(limits={"max_connection_age_s": 0.3}) as served:
         peers = set()
         for _ in range(30):
-            peers.add(local_ports(served))
+            connections = psutil.Process().net_connections("tcp")
+            peers |= {one.raddr.port for one in connections if one.laddr.port == served.port and one.raddr}
             assert served.answers()
             time.sleep(0.05)
         assert len(peers) > 2
