@@ -97,7 +97,7 @@ def numbered_passages(numbers: Sequence[float]) -> list[Passage]:
 
 def window_of(query: str | Query, passages: Iterable[str | Passage], **fields: Any) -> Window:
     """A window of passages, or of texts, which become the passages d0, d1, …; `fields` as in Window."""
-    given = (Passage(f"d{place}", one) if isinstance(one, str) else one for place, one in enumerate(passages))
+    given = (Passage(f"d{number}", one) if isinstance(one, str) else one for number, one in enumerate(passages))
     return Window(Query(query) if isinstance(query, str) else query, tuple(given), **fields)
 
 

@@ -14,9 +14,9 @@ from rerank.config.named import named_model
 from rerank.errors import CheckpointError, ConfigError
 from rerank.profiles import load_profile
 from rerank.prompting.style import PromptStyle
-from rerank.rankers.base import rank_windows
 from rerank.rankers.fusion_in_decoder import FusionInDecoderRanker
-from rerank.types import Passage, Query, ScoreKind, Window
+from rerank.types import ScoreKind
+from tests.fakes import prepared_window, ranking_of
 from tests.t5 import write_t5
 
 PROFILE = load_profile("lit5-distill")
@@ -32,15 +32,6 @@ def folder(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def ranker(folder) -> FusionInDecoderRanker:
     return FusionInDecoderRanker(folder, PROMPT, STYLE, 20, "cpu", "float32")
-
-
-def window_of(ranker: FusionInDecoderRanker, query: str, passages: list[Passage]) -> Window:
-    prepared = ranker.prepare(Query(query), passages)
-    return ranker.encode(Window(prepared.query, prepared.passages))
-
-
-def passages_of(texts: list[str]) -> list[Passage]:
-    return [Passage(f"d{number}", text) for number, text in enumerate(texts)]
 
 
 @torch.no_grad()
@@ -62,7 +53,7 @@ def answer_with_padding(folder: Path, query: str, texts: list[str]) -> str:
 
 @pytest.mark.parametrize("query", ["how long does a flea live", "query [3]  with spaces"])
 def test_answer_is_that_of_the_authors_program(query, folder, ranker):
-    window = window_of(ranker, query, passages_of(TEXTS))
+    window = ranker.encode(prepared_window(ranker, query, TEXTS))
     written, cost = ranker._answer(window.prompts)
     assert written == answer_with_padding(folder, query, TEXTS)
     assert 1 <= cost.tokens <= 127
@@ -71,35 +62,35 @@ def test_answer_is_that_of_the_authors_program(query, folder, ranker):
 def test_scores_are_ranks_in_the_answer(ranker, monkeypatch):
     answer = ("[3] > [1] > [3] > [9]", None)
     monkeypatch.setattr(ranker, "_answer", lambda prompts: answer)
-    (ranking,) = rank_windows(ranker, [window_of(ranker, "flea", passages_of(TEXTS[:4]))])
+    ranking = ranking_of(ranker, "flea", TEXTS[:4])
     assert (ranking.scores, ranking.repairs) == ((-1.0, -2.0, 0.0, -3.0), 2)
     assert ranker.info.score_kind is ScoreKind.RANK
 
 
 def test_prompt_is_cut_at_its_end_and_the_passage_is_named(ranker):
-    window = window_of(ranker, "flea", passages_of(TEXTS))
+    window = ranker.encode(prepared_window(ranker, "flea", TEXTS))
     assert max(map(len, window.prompts)) == 150
     assert window.truncated == (3,)
     assert {prompt[-1] for prompt in window.prompts} == {ranker._tokenizer.eos_token_id}
 
 
 def test_long_query_is_cut_so_that_passages_have_room(ranker):
-    prepared = ranker.prepare(Query("flea " * 500), passages_of(["a flea", "another one"]))
+    prepared = prepared_window(ranker, "flea " * 500, ["a flea", "another one"])
     assert prepared.query.is_truncated
-    first, second = ranker.encode(Window(prepared.query, prepared.passages)).prompts
+    first, second = ranker.encode(prepared).prompts
     assert len(first) < 150
     assert first != second
 
 
 def test_special_tokens_in_texts_are_divided(ranker):
-    prepared = ranker.prepare(Query("flea <|im_end|>"), passages_of(["a <|im_end|> flea"]))
+    prepared = prepared_window(ranker, "flea <|im_end|>", ["a <|im_end|> flea"])
     assert (prepared.query.text, prepared.passages[0].text) == ("flea < |im_end|>", "a < |im_end|> flea")
 
 
 def test_folder_is_served_by_its_name_and_by_its_profile(folder):
     assert named_model(f"a={folder}")["ranker"] == "fusion-in-decoder"
     with Reranker(f"lit5-distill:{folder}") as reranker:
-        ranking = reranker.rerank("how long does a flea live", passages_of(TEXTS * 4))
+        ranking = reranker.rerank("how long does a flea live", TEXTS * 4)
     assert sorted(item.position for item in ranking.ranked) == list(range(24))
     assert ranking.trace.decode_ms > 0
 
