@@ -41,7 +41,7 @@ _TIMEOUT_S, _MAX_BYTES, _MAX_FILES = 20.0, 512 * 1024, 100
 _CARD = "README.md"
 #: A block of Python in Markdown.
 _BLOCK = re.compile(r"^[ \t]*```(?:python|py)[ \t]*\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
-#: What `ast.parse` raises for a text that is not Python.
+#: Exceptions of `ast.parse` for a text that is not Python.
 _NOT_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 

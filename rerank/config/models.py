@@ -20,7 +20,7 @@ from rerank.types import FirstStageKind, FirstStageWeight, Precision, StrategyKi
 
 #: The most words of a passage in E2Rank's prompt by default, as in the paper.
 E2RANK_WORDS = 1024
-#: What E2Rank is asked for by default.
+#: E2Rank's default instruction.
 E2RANK_INSTRUCTION = "Order these documents by how well they answer the search query:"
 
 

@@ -44,7 +44,7 @@ class Work(Generic[T, R]):
 
     input: T
     request: Request
-    #: What it adds to the tokens of a batch, at least 1.
+    #: Its tokens in a batch, at least 1.
     tokens: int
     future: asyncio.Future[TimedResult[R]]
     submitted_s: float

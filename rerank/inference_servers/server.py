@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: How often a call is sent before it fails.
+#: The most attempts of a call.
 _ATTEMPTS = 3
 #: The wait before the second attempt, in seconds, without its jitter; it doubles with each further attempt.
 _BACKOFF_S = 0.1

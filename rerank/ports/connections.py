@@ -63,13 +63,13 @@ def max_connections(config: ServiceConfig) -> int:
 
 
 def refusal_reason(most: int) -> str:
-    """Says in the log why connections are refused."""
+    """The reason, for the log, why connections are refused."""
     return f"{most} are open, the most of a port"
 
 
 @contextmanager
 def bounded_connections(port: int, most: int, peers: Callable[[], Collection[str]]) -> Iterator[None]:
-    """Keeps room for new connections to a port, on a thread: of a full one, those that were silent for longest end.
+    """Ends the longest silent connections of a full port, on a thread, so that new ones can be accepted.
 
     gRPC itself refuses new connections to a full port.
 

@@ -56,10 +56,10 @@ class RankerInfo:
     reads_instruction: bool = False
     #: Why the model may not give its published figures; empty if nothing is known to differ.
     warning: str = ""
-    #: What gives the relevance of a passage: the score, which is a probability or its log-odds, or the cosine, by the
+    #: Source of the relevance of a passage: the score, which is a probability or its log-odds, or the cosine, by the
     #: curve of the service's encoder. Empty: nothing does.
     relevance: Literal["", "score", "cosine"] = ""
-    #: What the model computes in: float32 or bfloat16; empty where that is not known here.
+    #: Number format of the computation, float32 or bfloat16; empty if unknown.
     precision: str = ""
 
 
@@ -121,7 +121,7 @@ class Ranker(ABC):
         """
 
     def call_between_layers(self, function: Callable[[], None]) -> None:  # noqa: B027
-        """Makes `score` call the function before each layer of the model. It may call `score` again.
+        """Sets a function that `score` calls before each layer of the model; the function may call `score` again.
 
         See `RankerInfo.supports_preemption`.
         """

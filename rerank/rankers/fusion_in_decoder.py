@@ -1,4 +1,4 @@
-"""Lets an encoder-decoder write the order of a window: LiT5 (Tamber et al., arXiv 2312.16098).
+"""LiT5 (Tamber et al., arXiv 2312.16098): an encoder-decoder writes the order of a window.
 
 The encoder reads each passage alone, with the query and the passage's number. The decoder attends to the states of all
 passages together, which is fusion in the decoder (FiD, Izacard and Grave, EACL 2021), and writes "[2] > [1] > …".

@@ -185,7 +185,7 @@ class RemoteFirst(_RemotePromptRanker[FirstPrompts]):
         return self._prompts.ranking(window, torch.tensor(row, dtype=torch.float32))
 
     async def _check_answers(self) -> None:
-        """Asks for all identifiers at once."""
+        """Requests the log-probabilities of all identifiers at once."""
         (prompt,) = self._prompts.encode(Window(Query("N/A"), (Passage("0", "N/A"), Passage("1", "N/A")))).prompts
         await self._row(prompt, self.info.max_window_size)
 

@@ -16,7 +16,7 @@ from rerank.errors import ConfigError
 from rerank.util.files import (
     absolute_new_path,
     damage_of,
-    rename_to_absent,
+    rename_to_new,
     report_disk_errors,
     report_uncreatable,
     sync,
@@ -59,7 +59,7 @@ class BuildFolder:
     def finish(self) -> None:
         """Renames the index to OUT, and removes the other files."""
         sync(self.index)
-        rename_to_absent(self.index, self._out)
+        rename_to_new(self.index, self._out)
         self.discard()
 
     def discard(self) -> None:

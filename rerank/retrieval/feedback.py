@@ -159,14 +159,14 @@ def _update(
     before, after = (objective(_scores(functional.normalize(of, dim=-1), passages)) for of in (vectors, updated))
     is_better = (after < before).tolist() if settings.method.is_a_loss else [True] * len(vectors)
     outcomes = tuple(
-        obstacle or (UpdateOutcome.UPDATED if better else UpdateOutcome.NO_GAIN)
-        for obstacle, better in zip(_obstacles(initial, teacher, mask), is_better, strict=True)
+        reason or (UpdateOutcome.UPDATED if better else UpdateOutcome.NO_GAIN)
+        for reason, better in zip(_reasons_to_keep(initial, teacher, mask), is_better, strict=True)
     )
     kept = torch.tensor([outcome is not UpdateOutcome.UPDATED for outcome in outcomes], device=vectors.device)
     return torch.where(kept[:, None], vectors, updated), outcomes
 
 
-def _obstacles(initial: Tensor, teacher: Tensor, mask: Tensor) -> list[UpdateOutcome | None]:
+def _reasons_to_keep(initial: Tensor, teacher: Tensor, mask: Tensor) -> list[UpdateOutcome | None]:
     """For each query, the reason why no update can lower the loss; None when one can."""
     conditions = {
         UpdateOutcome.TOO_FEW_PASSAGES: (mask.sum(dim=-1) < 2).tolist(),

@@ -155,20 +155,20 @@ def encode_shards(job: ShardJob[Any], encoder: Any, workers: int, report: Callab
     done = rows - sum(min(job.shard_rows, rows - first) for first in shards)
     report(done)
     is_alone = min(workers, len(shards)) <= 1
-    for encoded in _here(job, encoder, shards) if is_alone else _pool(job, workers, shards):
+    for encoded in _encode_here(job, encoder, shards) if is_alone else _encode_in_pool(job, workers, shards):
         done += encoded
         report(done)
     return sum(float(seconds) for seconds in read_parts(files, "seconds"))
 
 
-def _here(job: ShardJob[Any], encoder: Any, shards: list[int]) -> Iterator[int]:
+def _encode_here(job: ShardJob[Any], encoder: Any, shards: list[int]) -> Iterator[int]:
     """Encodes in this process; yields the number of passages of each shard."""
     encode = job.ready(encoder)
     with _one_thread():
         yield from map(encode, shards)
 
 
-def _pool(job: ShardJob[Any], workers: int, shards: list[int]) -> Iterator[int]:
+def _encode_in_pool(job: ShardJob[Any], workers: int, shards: list[int]) -> Iterator[int]:
     """Encodes in worker processes; yields the number of passages of each shard as it is finished."""
     context = multiprocessing.get_context("spawn")  # a fork would copy the locks of torch, the JVM and this process
     with ProcessPoolExecutor(min(workers, len(shards)), context, _start_worker, (job,)) as pool:

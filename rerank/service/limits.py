@@ -335,7 +335,7 @@ class _ReceivingSlots:
             raise
 
     def _release(self) -> None:
-        """Hands a free slot to the next waiter."""
+        """Passes a free slot to the next waiting message."""
         while self._waiting:
             *_, turn = heapq.heappop(self._waiting)
             if not turn.done():

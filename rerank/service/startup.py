@@ -32,7 +32,7 @@ from rerank.util.header_values import check_header_value
 if TYPE_CHECKING:
     from rerank.reranking.reranker import AsyncReranker
 
-#: What traces need, and the files that the standard variables of their exporter name.
+#: The packages for traces, and the ends of the exporter's environment variables that name files.
 _TRACING_PACKAGES = (
     "opentelemetry.sdk",
     "opentelemetry.exporter.otlp.proto.grpc",

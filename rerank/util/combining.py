@@ -15,7 +15,7 @@ _MOST, _JOINER = 30, "\u034f"
 
 
 def stream_safe(text: str) -> str:
-    """Puts a combining grapheme joiner into runs of more than 30 combining characters, after each 30 of them."""
+    """Inserts a combining grapheme joiner after every 30 combining characters of longer runs."""
     return text if text.isascii() else _long_runs().sub(rf"\g<0>{_JOINER}", text)
 
 

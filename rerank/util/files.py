@@ -64,13 +64,13 @@ def atomic_folder(out: Path) -> Iterator[Path]:
         yield temporary
         open_to_readers(temporary)
         sync(temporary)
-        rename_to_absent(temporary, out)
+        rename_to_new(temporary, out)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 def open_to_readers(folder: Path) -> None:
-    """Lets everyone read the files that the umask lets read new ones. safetensors writes files of mode 600.
+    """Sets the modes of files to those of new files by the umask, because safetensors writes files of mode 600.
 
     The mode of the folder is 777 without the umask; asking for the umask itself would change it for other threads.
     """
@@ -150,7 +150,7 @@ def synced_sizes(folder: Path) -> dict[str, int]:
 
 
 def damage_of(folder: Path, sizes: Mapping[str, Any]) -> str:
-    """Says which file of a folder is missing or smaller than it was; empty if none is."""
+    """Which file of a folder is missing or smaller than it was, for a message; empty if none is."""
     for name, size in sizes.items():
         path = folder / name
         if not path.is_file():
@@ -196,8 +196,8 @@ def report_uncreatable(out: Path) -> Iterator[None]:
         raise ConfigError(f"{out} cannot be created: {reason}; choose a folder that you may write") from error
 
 
-def rename_to_absent(folder: Path, out: Path) -> None:
-    """Gives a folder its name. Raises: ConfigError if that exists, also as an empty folder, which would be replaced."""
+def rename_to_new(folder: Path, out: Path) -> None:
+    """Renames a folder to a new name. Raises: ConfigError if `out` exists, even as an empty folder."""
     try:
         if out.exists():
             raise FileExistsError
@@ -224,7 +224,7 @@ def check_file(path: Path) -> None:
 
 
 def denied(path: Path) -> str:
-    """Says that this user may not read a file or folder, or not enter a folder above it, and what its owner can do.
+    """The message that this user may not read a file or enter a folder on its path, and what the owner can do.
 
     Empty if the user may, or if there is nothing of that name.
     """

@@ -28,7 +28,7 @@ def channel_options(target: str) -> list[tuple[str, int]]:
 
 
 def proxy_note(host: str, variables: Sequence[str]) -> str:
-    """Says that a failed call to a host went by a proxy, if one of these environment variables is set; or empty."""
+    """A note that calls to a host go by a proxy, if one of these environment variables is set; otherwise empty."""
     name = next((name for name in variables if os.environ.get(name)), "")
     if not name or is_loopback(host):
         return ""

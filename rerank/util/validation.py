@@ -18,7 +18,7 @@ Location: TypeAlias = tuple[int | str, ...]
 #: A file may be wrong in each of its lines; more problems are counted only.
 _MAX_PROBLEMS = 10
 _SHOWN_CHARS = 100
-#: What pydantic says, which speaks of Python → what a colleague would say.
+#: Message of pydantic, in terms of Python → the same in plain words.
 _WORDS = [
     (re.compile(pattern), words)
     for pattern, words in {

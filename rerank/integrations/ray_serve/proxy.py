@@ -99,7 +99,7 @@ def _error_of_ray(code: grpc.StatusCode) -> RerankError:
 
 
 def set_status(context: Any, error: Exception, *trailing_metadata: tuple[str, str]) -> None:
-    """Gives a call the status of an error."""
+    """Sets the status of a call from an error."""
     status = rpc_status.to_status(status_of(error))
     context.set_code(status.code)
     context.set_details(status.details)

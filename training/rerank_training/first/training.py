@@ -221,7 +221,7 @@ def load_base(
 
 
 def _save_without_embeddings(model: PeftModel) -> None:
-    """Lets saves of the adapter leave out the embeddings of the base, unless they are a part of the adapter.
+    """Leaves the embeddings of the base out of saves of the adapter, unless they are a part of the adapter.
 
     By itself, peft looks for the base at each save, in the working directory and on the hub, to compare vocabularies,
     and warns where it finds none. A training never changes the vocabulary.

@@ -83,7 +83,7 @@ def sum_of_all_processes(counts: Tensor) -> Tensor:
 
 
 def gather_weights(model: nn.Module) -> None:
-    """Gives the main process all weights of a model that FSDP divides among the processes, to save it, on the CPU.
+    """Gathers all weights of a model that FSDP divides on the CPU of the main process, which saves them.
 
     All processes must call it after the last step.
     """

@@ -51,14 +51,14 @@ class RerankAPI(ABC):
 
     @abstractmethod
     def parse(self, body: Mapping[str, Any]) -> ParsedRequest:
-        """Makes the request of a body; the service checks its values. Raises: InvalidRequest if its form is wrong."""
+        """The request in a body; the service checks its values. Raises: InvalidRequest if its form is wrong."""
 
     @abstractmethod
     def fields_without_effect(self, body: Mapping[str, Any]) -> list[str]:
         """The fields of a valid body, and of its candidates, that the API accepts and does not use."""
 
     def error(self, problem: Problem) -> Mapping[str, Any]:
-        """Makes the body of an error. This one has the text under the names that most clients look for."""
+        """The body of an error. By default it has the message under the names that most clients read."""
         return {"error": problem.message, "message": problem.message, "detail": problem.message}
 
 
