@@ -61,6 +61,10 @@ def references(*doc_ids: str) -> list[pb.Candidate]:
     return [pb.Candidate(doc_id=doc_id, in_index=True) for doc_id in doc_ids]
 
 
+def doc_ids(reply: pb.RerankResponse) -> list[str]:
+    return [result.doc_id for result in reply.results]
+
+
 #: The path of the method, and a small request of it.
 RERANK = f"/{SERVICE}/Rerank"
 REQUEST = pb.RerankRequest(query="q", candidates=numbered_candidates([1, 2]))

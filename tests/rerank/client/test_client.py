@@ -26,7 +26,7 @@ from tests.causal_lms import write_causal_lm
 from tests.conftest import PASSAGES
 from tests.fakes import NumberRanker
 from tests.rerank.client.either_client import Client, serving_methods
-from tests.serving import TIMEOUT_S, Served, free_port, running_service, serving, shared_encoder
+from tests.serving import TIMEOUT_S, Served, doc_ids, free_port, running_service, serving, shared_encoder
 from tests.small_tokenizers import byte_level
 
 PAIRS = [(doc_id, text) for doc_id, (_, text) in PASSAGES.items()]
@@ -114,11 +114,6 @@ def test_asyncio_client_is_called_in_a_second_event_loop(service):
     assert asyncio.run(client.rerank(QUERY, PAIRS)).results
 
 
-def ids(answer: pb.RerankResponse | ServiceError) -> list[str]:
-    assert isinstance(answer, pb.RerankResponse), answer
-    return [result.doc_id for result in answer.results]
-
-
 @pytest.mark.parametrize(
     ("request_", "options", "error"),
     [
@@ -141,7 +136,7 @@ def test_batch_of_a_key_with_few_calls_is_answered_without_failures(tmp_path):
         running_service({"number": NumberRanker()}, keys=keys) as served,
         RerankClient(served.address, credentials) as client,
     ):
-        assert [ids(answer) for answer in client.rerank_many([("q", ["1", "2"])] * 50)] == [["1", "0"]] * 50
+        assert [doc_ids(answer) for answer in client.rerank_many([("q", ["1", "2"])] * 50)] == [["1", "0"]] * 50
 
 
 def test_requests_that_a_restart_has_ended_are_sent_again(monkeypatch):
@@ -154,7 +149,7 @@ def test_requests_that_a_restart_has_ended_are_sent_again(monkeypatch):
         return pb.RerankResponse()
 
     with serving_methods(Rerank=fail_twice) as target, RerankClient(target) as client:
-        assert [ids(answer) for answer in client.rerank_many([("q", ["1"])] * 8)] == [[]] * 8
+        assert [doc_ids(answer) for answer in client.rerank_many([("q", ["1"])] * 8)] == [[]] * 8
     assert next(calls) == 11
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
-from tests.serving import TIMEOUT_S, refusal
+from tests.serving import TIMEOUT_S, doc_ids, refusal
 
 QUERY = "how long does a flea live"
 VECTOR_STAGES = [pb.FIRST_STAGE_DENSE, pb.FIRST_STAGE_HYBRID_RRF, pb.FIRST_STAGE_HYBRID_Z_SCORE]
@@ -19,10 +19,6 @@ OF_SOME_MODELS = (pb.FEEDBACK_METHOD_E2RANK, pb.FEEDBACK_METHOD_CHAIN)
 def search(stub: RerankServiceStub, **fields: object) -> pb.RerankResponse:
     request = {"query": QUERY, "depth": 4, "first_stage": pb.FIRST_STAGE_DENSE, "feedback": pb.Feedback()} | fields
     return stub.Search(pb.SearchRequest(**request), timeout=TIMEOUT_S)
-
-
-def doc_ids(reply: pb.RerankResponse) -> list[str]:
-    return [result.doc_id for result in reply.results]
 
 
 @pytest.mark.parametrize("first_stage", VECTOR_STAGES)

@@ -10,7 +10,7 @@ import pytest
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.conftest import PASSAGES
-from tests.serving import TIMEOUT_S, numbered_candidates, references, refusal, running_service
+from tests.serving import TIMEOUT_S, doc_ids, numbered_candidates, references, refusal, running_service
 
 QUERY = "how long does a flea live"
 TOLERANCE = 1e-5  # of scores, which depend slightly on the other windows of the batch
@@ -23,10 +23,6 @@ def rerank(stub: RerankServiceStub, candidates: Sequence[pb.Candidate], **fields
 
 def search(stub: RerankServiceStub, query: str = QUERY, **fields: object) -> pb.RerankResponse:
     return stub.Search(pb.SearchRequest(query=query, **fields), timeout=TIMEOUT_S)
-
-
-def doc_ids(reply: pb.RerankResponse) -> list[str]:
-    return [result.doc_id for result in reply.results]
 
 
 def scores(reply: pb.RerankResponse) -> list[float]:

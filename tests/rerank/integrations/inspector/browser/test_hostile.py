@@ -78,24 +78,6 @@ class Watched:
         assert self.page.url.startswith(f"{self.tab.base}/")
 
 
-def watched(chromium: Browser, base: str) -> Iterator[Watched]:
-    """A tab; every request, dialog and report of the content security policy is kept."""
-    for tab in new_tab(chromium, base):
-        found = Watched(tab)
-
-        def keep(request: Request, found: Watched = found) -> None:
-            if not request.url.startswith((f"{base}/", "about:blank")):
-                found.elsewhere.append(request.url)
-
-        tab.page.context.on("request", keep)
-        tab.page.on("dialog", lambda dialog, found=found: (found.dialogs.append(dialog.message), dialog.dismiss()))
-        tab.page.add_init_script(
-            "window.violations = []; document.addEventListener('securitypolicyviolation',"
-            " (event) => window.violations.push(`${event.violatedDirective} ${event.blockedURI}`))"
-        )
-        yield found
-
-
 @pytest.fixture(scope="module")
 def live_base(encoder: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a service whose index, models and judgements are hostile.
@@ -119,8 +101,22 @@ def live_base(encoder: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.fixture
-def live(chromium: Any, live_base: str) -> Iterator[Watched]:
-    yield from watched(chromium, live_base)
+def live(chromium: Browser, live_base: str) -> Iterator[Watched]:
+    """A tab; every request, dialog and report of the content security policy is kept."""
+    for tab in new_tab(chromium, live_base):
+        found = Watched(tab)
+
+        def keep(request: Request, found: Watched = found) -> None:
+            if not request.url.startswith((f"{live_base}/", "about:blank")):
+                found.elsewhere.append(request.url)
+
+        tab.page.context.on("request", keep)
+        tab.page.on("dialog", lambda dialog, found=found: (found.dialogs.append(dialog.message), dialog.dismiss()))
+        tab.page.add_init_script(
+            "window.violations = []; document.addEventListener('securitypolicyviolation',"
+            " (event) => window.violations.push(`${event.violatedDirective} ${event.blockedURI}`))"
+        )
+        yield found
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
