@@ -43,7 +43,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 def main(
     requests: Annotated[
         Path | None,
-        typer.Option(help="RankLLM request file (JSONL) with texts for the windows; default: random texts."),
+        typer.Option(help="RankLLM request file (JSONL), whose first 43 lists are read; default: random texts."),
     ] = None,
     only: Annotated[str, typer.Option(help=f"Measurements to run, of {','.join(GROUPS)}.")] = ",".join(GROUPS),
     repeats: Annotated[int, typer.Option(min=1, help="How often each variant is timed.")] = 5,

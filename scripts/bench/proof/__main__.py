@@ -81,7 +81,8 @@ def main(
         Path | None, typer.Argument(help="Folder of a FIRST model or another causal LM that is measured, too.")
     ] = None,
     requests: Annotated[
-        Path | None, typer.Option(help="RankLLM request file (JSONL) with queries and passages; default: random words.")
+        Path | None,
+        typer.Option(help="RankLLM request file (JSONL), whose first 43 lists are read; default: random words."),
     ] = None,
     section: Annotated[list[str] | None, typer.Option(help="A section to run, default: all. Repeatable.")] = None,
 ) -> None:
