@@ -32,12 +32,13 @@ from rerank.util.header_values import check_header_value
 if TYPE_CHECKING:
     from rerank.reranking.reranker import AsyncReranker
 
-#: The packages for traces, and the ends of the exporter's environment variables that name files.
+#: The packages that make and send traces.
 _TRACING_PACKAGES = (
     "opentelemetry.sdk",
     "opentelemetry.exporter.otlp.proto.grpc",
     *("opentelemetry.instrumentation.asgi", "opentelemetry.instrumentation.grpc"),
 )
+#: The ends of the names of the exporter's environment variables that name files.
 _TRACING_FILES = ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY")
 
 
@@ -50,9 +51,9 @@ def check_before_loading(config: ServiceConfig, binds: bool = True) -> None:
         binds: whether the addresses must be free.
 
     Raises:
-        ConfigError: an address cannot be bound or is open to strangers, a file of the keys or of TLS cannot be used, or
-            a folder or template of a model or the folder of the encoder is missing.
-        IndexMismatch: the folder of the index holds no index of this version, or a file of it has another size.
+        ConfigError: an address cannot be bound or is open to strangers, the file of the keys or a certificate cannot be
+            used, or the folder or template of a model or the folder of the encoder is missing.
+        IndexMismatch: the folder of the index holds no index of this version, or one of its files has the wrong size.
         CollectionError: the judgements cannot be read.
     """
     check_address(config.listen, "--listen", binds)
@@ -102,7 +103,7 @@ def description(address: str, reranker: AsyncReranker) -> Iterator[str]:
 
 
 def overlooked_models(models: Sequence[ModelConfig]) -> Iterator[str]:
-    """Warns of a first model that is not `default` if there is one that is, and of models that replace bundled ones."""
+    """Warnings if the first model is not the one that is named `default`, and of models that replace bundled ones."""
     first = models[0].name
     if first != "default" and any(model.name == "default" for model in models):
         yield (
@@ -121,7 +122,7 @@ def overlooked_models(models: Sequence[ModelConfig]) -> Iterator[str]:
 
 
 def _checkpoint(model: ModelConfig) -> Path | None:
-    """The folder of a model's checkpoint, also if it is the bundled one by default; None for a model that has none."""
+    """The folder of a model's checkpoint, or of the bundled one that it uses by default; None if it has neither."""
     return bundled.PE_RANK if model.checkpoint is None and model.ranker == "pe-rank" else model.checkpoint
 
 
@@ -164,7 +165,7 @@ def _check_installed(setting: str, packages: Sequence[str], extra: str) -> None:
 
 
 def _check_access(config: ServiceConfig) -> None:
-    """Raises: ConfigError if other machines may reach an address that nothing guards, unless the operator allows it."""
+    """Raises: ConfigError if other machines can reach an address without a key, and `insecure` does not allow it."""
     if config.insecure or config.requires_authentication:
         return
     addresses = {"listen": config.listen}
@@ -177,11 +178,11 @@ def _check_access(config: ServiceConfig) -> None:
 def check_model_files(model: ModelConfig) -> None:
     """Checks the paths and the template that the settings of a model name, and the key of its servers.
 
-    What is inside of a checkpoint's folder is checked when the model is loaded, and then stops this model only.
+    The files inside a checkpoint's folder are checked when the model is loaded. A fault in them stops this model only.
 
     Raises:
-        ConfigError: a folder or file is missing or is something else, a template cannot be used, or the variable of a
-            key is not set.
+        ConfigError: a folder or file is missing or of another kind, the template cannot be used, or the environment
+            variable of a server's key is not set.
     """
     try:
         if model.servers is not None:
@@ -199,7 +200,14 @@ def check_model_files(model: ModelConfig) -> None:
 
 
 def _check_folder(path: Path, may_be_a_name: bool) -> None:
-    """Raises: ConfigError unless the path is a folder, or ORGANISATION/MODEL; or any name of a model hub, if it may."""
+    """Checks the folder of a checkpoint, or its name on a model hub.
+
+    Args:
+        may_be_a_name: whether any name is allowed that is not a path, and not only ORGANISATION/MODEL.
+
+    Raises:
+        ConfigError: there is no such folder, and the path cannot be a name.
+    """
     if os.path.isdir(path) or is_hub_name(str(path)):
         return
     if not may_be_a_name or is_missing_folder(str(path)):

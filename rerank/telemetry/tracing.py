@@ -27,16 +27,17 @@ from rerank.util.proxies import channel_options
 
 log = logging.getLogger(__name__)
 
-#: Seconds to send the last spans after the drain.
+#: Time to send the last spans when the service ends, after its last call.
 _FLUSH_S = 2.0
 _SERVICE_NAME_VARIABLE = "OTEL_SERVICE_NAME"
+#: Names of the spans inside a call.
 _SPAN_NAMES = {Phase.PREPARE: "prepare", Phase.RANK: "window"}
 
 
 class Tracing:
     """Traces the calls of one service; their spans are children of the callers' spans (W3C trace context).
 
-    Spans of work inside a call are made after it was done, from the recorded times.
+    The spans inside a call are made from recorded times, after the work is done.
 
     Args:
         processor: receives the spans.
@@ -53,9 +54,10 @@ class Tracing:
         )
 
     def traced_app(self, app: Any) -> Any:
-        """An ASGI application that makes a span of each request to the given one, except for health checks.
+        """An ASGI application that calls `app` and makes a span of each request, except for health checks.
 
-        `on_end` adds to the span `answer` inside it, because the outer one ends with the last byte sent.
+        OpenTelemetry's span of a request ends with the last byte sent, which is before `on_end`. So there is a second
+        span `answer` inside it, to which `on_end` adds.
         """
 
         async def answer(scope: Any, receive: Any, send: Any) -> None:
@@ -70,7 +72,12 @@ class Tracing:
         )
 
     def on_results(self, phase: ModelPhase, submitted_s: float, results: Sequence[TimedResult[Any]]) -> None:
-        """Adds a span for each part of the work, as long as its batch, to the span of the call."""
+        """Adds a span to the call for each window or passage of a phase: from the start to the end of its batch.
+
+        Args:
+            phase: the model, and whether it prepared passages or ranked windows.
+            submitted_s: when the phase was put into the queue, a time of `time.perf_counter`.
+        """
         if not trace.get_current_span().is_recording():  # a call that is not sampled
             return
         for done in results:
@@ -79,7 +86,7 @@ class Tracing:
             self._add(_SPAN_NAMES[phase.phase], start_s, start_s + done.batch_ms / 1000, attributes)
 
     def on_end(self, call: CallRecord) -> None:
-        """Adds the first stage of a search, and what the reply says about its cost, to the span of the call."""
+        """Adds the request's ID and the costs in its reply to the span of the call, and a span of the first stage."""
         span = trace.get_current_span()
         if not span.is_recording():
             return
@@ -97,7 +104,7 @@ class Tracing:
 
 
 class _Exporter(OTLPSpanExporter):
-    """Sends spans by OTLP over gRPC, and tells once that the collector does not take them, until it does."""
+    """Sends spans by OTLP over gRPC. Logs one warning when spans begin to be lost, and not one for each export."""
 
     _is_lost = False
 
@@ -112,9 +119,12 @@ class _Exporter(OTLPSpanExporter):
 
 @contextmanager
 def otlp_processor() -> Iterator[SpanProcessor]:
-    """Sends spans as the standard environment variables say; when it ends, what is left, for a short time."""
+    """Sends spans to the collector that OpenTelemetry's environment variables name.
+
+    The spans that are left when the block ends are sent for at most 2 s more.
+    """
     logging.getLogger("opentelemetry").setLevel(logging.ERROR)  # its warnings quote headers that strangers send
-    logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)  # `_Exporter` says it once
+    logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)  # `_Exporter` logs one warning instead
     endpoint = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
     direct: Any = tuple(channel_options((endpoint or "localhost:4317").rstrip("/")))
     exporter = _Exporter(channel_options=direct)
@@ -122,7 +132,7 @@ def otlp_processor() -> Iterator[SpanProcessor]:
     try:
         yield processor
     finally:
-        end = Timer(_FLUSH_S, exporter.shutdown)  # otherwise the processor waits for the retries of its exporter
+        end = Timer(_FLUSH_S, exporter.shutdown)  # otherwise the processor waits until its exporter gives up
         end.start()
         processor.shutdown()
         end.cancel()

@@ -10,8 +10,10 @@ import sys
 import unicodedata
 from functools import cache
 
-#: The longest run of the stream-safe text format (Unicode Standard Annex 15, section 13), and what ends a longer one.
-_MOST, _JOINER = 30, "\u034f"
+#: The longest run of combining characters in the stream-safe text format (Unicode Standard Annex 15, section 13).
+_MAX_RUN = 30
+#: The combining grapheme joiner, which ends a run.
+_JOINER = "\u034f"
 
 
 def stream_safe(text: str) -> str:
@@ -22,8 +24,8 @@ def stream_safe(text: str) -> str:
 def nfc(text: str) -> str:
     """The text in the normal form NFC: a letter and its accent are one character, as in most texts and vocabularies.
 
-    macOS, PDFs and some input methods write two (NFD), which readers cannot tell apart. Every text passes this where it
-    is compared with another one or read by a model. What is returned to callers, and spans of it, stay as they came.
+    macOS, PDFs and some input methods write two characters (NFD), which look the same. Each text is normalised before
+    it is compared with another one or read by a model. Callers get their texts back as they sent them.
     """
     # `is_normalized` takes linear time: it does not look further than the first characters in the wrong order.
     is_normal = text.isascii() or unicodedata.is_normalized("NFC", text)
@@ -33,4 +35,4 @@ def nfc(text: str) -> str:
 @cache
 def _long_runs() -> re.Pattern[str]:
     combining = "".join(filter(unicodedata.combining, map(chr, range(sys.maxunicode + 1))))
-    return re.compile(rf"[{combining}]{{{_MOST}}}(?=[{combining}])")
+    return re.compile(rf"[{combining}]{{{_MAX_RUN}}}(?=[{combining}])")

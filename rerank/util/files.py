@@ -1,5 +1,7 @@
-"""Atomic writes of files and folders, which appear complete or not at all, also after a power loss; checked reads; full
-disks; sizes that tell what a kill cut; SHA-256."""
+"""Atomic writes of files and folders, checked reads, errors of full disks, damage found by file sizes, and SHA-256.
+
+What is written atomically appears complete or not at all, even after a power loss.
+"""
 
 from __future__ import annotations
 
@@ -26,21 +28,22 @@ from rerank.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-#: Errors of the operating system for a place that cannot be written: the disk, the quota or the largest allowed file is
-#: full; the disk is read-only or broken; there is no permission; no folder or file of that name can be there.
+#: Errors of the operating system when a path cannot be written: the disk or quota is full, or the file is too large;
+#: the disk is read-only or broken; permission is missing; a file or folder of this name is impossible.
 _CANNOT_WRITE = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM),
     *(errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG),
 }
-#: The same for a file system that cannot wait until a file is on disk, and a folder that may be written and not read.
+#: Errors of `fsync` on a file system that has none, and on a folder that may be written but not read.
 _CANNOT_SYNC = {errno.EINVAL, errno.EACCES, errno.ENOTSUP}
-#: Files of settings are larger by mistake only, and PyYAML reads some 300 KB per second.
+#: A larger file of settings is a mistake, and would take long: PyYAML reads some 300 KB per second.
 _MAX_TEXT_BYTES = 1024 * 1024
 
+#: The beginning of a pointer of Git LFS.
 _LFS = b"version https://git-lfs.github.com/spec/"
-#: Ends the message about such a file.
+#: Follows the path of such a file in a message.
 LFS_WAY_OUT = "is a pointer of Git LFS, not the file itself; run `git lfs pull` in its repository, or download it again"
-#: Git LFS's own limit of a pointer.
+#: The largest pointer that Git LFS allows.
 LFS_POINTER_BYTES = 1024
 
 
@@ -49,10 +52,10 @@ def atomic_folder(out: Path) -> Iterator[Path]:
     """Yields a temporary folder next to `out`, which is renamed to `out` when the block ends.
 
     When the block raises, the temporary folder is removed. A process that is killed leaves it; the next call for
-    the same `out` removes it and logs a warning with its name. Folder and files can be read by whom the umask says.
+    the same `out` removes it and logs a warning with its name. The umask decides who can read the folder and its files.
 
     Raises:
-        ConfigError: `out` exists already, its parent cannot be written, or another process created it in the meantime.
+        ConfigError: `out` exists already, its parent cannot be written, or another process created `out` meanwhile.
     """
     out = absolute_new_path(out)
     with report_uncreatable(out):
@@ -70,9 +73,9 @@ def atomic_folder(out: Path) -> Iterator[Path]:
 
 
 def open_to_readers(folder: Path) -> None:
-    """Sets the modes of files to those of new files by the umask, because safetensors writes files of mode 600.
+    """Lets the same users read the files as the folder, because safetensors writes files of mode 600.
 
-    The mode of the folder is 777 without the umask; asking for the umask itself would change it for other threads.
+    A new folder has the mode 777 less the umask. The umask itself cannot be read without changing it for other threads.
     """
     allowed = folder.stat().st_mode & (stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH)
     for path in folder.rglob("*"):
@@ -81,7 +84,7 @@ def open_to_readers(folder: Path) -> None:
 
 
 def check_plain_name(path: Path, flag: str) -> None:
-    """Refuses a name that promises gzip, for a file that is written as plain text. Raises: ConfigError."""
+    """Raises: ConfigError if the name of a file that is written as plain text ends with .gz."""
     if path.suffix == ".gz":
         raise ConfigError(f"{flag} {path}: the file is plain text; give {path.with_suffix('')}, and compress it later")
 
@@ -104,10 +107,10 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Holds a lock on the folder of a file, for a block that reads the file and writes it again.
+    """Locks the folder of a file while the block reads the file and writes it again.
 
-    Waits for other processes and threads that hold it; the end of a process frees it. The folder is locked, because a
-    file that is renamed to `path` is another one.
+    Waits for other processes and threads that hold the lock; the end of a process frees it. A lock on the file itself
+    would not hold, because the writer renames a new file to `path`.
 
     Raises: OSError if the folder cannot be read.
     """
@@ -120,7 +123,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def sync(path: Path) -> None:
-    """Waits until a file, or a folder with all its files, is on disk: otherwise a power loss may leave a name alone."""
+    """Waits until a file, or a folder with all its files, is on disk: a power loss may empty a file that is not."""
     for part in path.iterdir() if path.is_dir() else ():
         if part.is_file() or part.is_dir():
             sync(part)
@@ -150,7 +153,11 @@ def synced_sizes(folder: Path) -> dict[str, int]:
 
 
 def damage_of(folder: Path, sizes: Mapping[str, Any]) -> str:
-    """Which file of a folder is missing or smaller than it was, for a message; empty if none is."""
+    """The first file of a folder that is missing or smaller than it was, in words; empty if there is none.
+
+    Args:
+        sizes: path of a file in the folder → its size in bytes, from `synced_sizes`.
+    """
     for name, size in sizes.items():
         path = folder / name
         if not path.is_file():
@@ -162,14 +169,14 @@ def damage_of(folder: Path, sizes: Mapping[str, Any]) -> str:
 
 @contextmanager
 def report_disk_errors(out: Path, way_out: str) -> Iterator[None]:
-    """Turns the OSError of an unwritable place into a ConfigError.
+    """Turns an OSError of the block that says that a path cannot be written into a ConfigError.
 
     Args:
-        out: named in the message if the OSError names no file.
-        way_out: the end of the message.
+        out: the path in the message if the OSError names no file.
+        way_out: what the user can do, the end of the message.
 
     Raises:
-        ConfigError: nothing can be written there, as on a full disk.
+        ConfigError: a path cannot be written, for example because the disk is full.
     """
     try:
         yield
@@ -188,7 +195,7 @@ def absolute_new_path(out: Path) -> Path:
 
 @contextmanager
 def report_uncreatable(out: Path) -> Iterator[None]:
-    """Turns an OSError of the block, which prepares the folder `out`, into a ConfigError."""
+    """Turns an OSError of the block, which prepares the folder `out`, into a ConfigError with its path."""
     try:
         yield
     except OSError as error:
@@ -210,13 +217,13 @@ def rename_to_new(folder: Path, out: Path) -> None:
 
 
 def check_file(path: Path) -> None:
-    """Raises: ConfigError if there is no regular file of this path that may be read; a pipe could wait for ever."""
+    """Raises: ConfigError if the path is not a regular file that this user may read; a pipe could wait for ever."""
     if problem := denied(path):
         raise ConfigError(problem)
     try:
         mode = path.stat().st_mode
     except OSError as error:
-        shown = path if str(path).isprintable() else repr(str(path))  # a line end of the file with the path
+        shown = path if str(path).isprintable() else repr(str(path))  # a path from a file may end with a line end
         raise ConfigError(f"{shown} cannot be read: {_reason(error)}{missing_path_hint(path)}") from error
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
@@ -224,9 +231,9 @@ def check_file(path: Path) -> None:
 
 
 def denied(path: Path) -> str:
-    """The message that this user may not read a file or enter a folder on its path, and what the owner can do.
+    """The message that this user may not read a file or folder, or enter a folder above it, and what the owner can do.
 
-    Empty if the user may, or if there is nothing of that name.
+    Empty if the user may read it, or if the path does not exist.
     """
     for part in (*reversed(path.absolute().parents), path):
         is_folder = os.path.isdir(part)
@@ -239,13 +246,13 @@ def denied(path: Path) -> str:
 
 
 def check_inputs(settings: object, names: Iterable[str]) -> None:
-    """Looks for the files and folders that settings name, before a library takes seconds to be imported.
+    """Checks that the files and folders of some settings exist, before a library takes seconds to be imported.
 
     Args:
-        names: attributes, each with a path, or without one if it is empty or not there; flags have the same names. The
-            path - is standard input.
+        names: attributes of `settings` that are paths, and the names of their flags. An attribute that is missing or
+            empty is not checked, nor is the path -, which is standard input.
 
-    Raises: ConfigError if there is nothing of that name, or this user may not read it.
+    Raises: ConfigError if a path does not exist, or this user may not read it.
     """
     for name in names:
         path = getattr(settings, name, None)
@@ -257,7 +264,7 @@ def check_inputs(settings: object, names: Iterable[str]) -> None:
 
 
 def is_lfs_pointer(content: bytes) -> bool:
-    """True if a file is a pointer of Git LFS instead of the content."""
+    """True if the content of a file is a pointer of Git LFS."""
     return content.startswith(_LFS)
 
 
@@ -265,7 +272,7 @@ def read_text(path: Path, max_bytes: int = _MAX_TEXT_BYTES) -> str:
     """The text of a file of settings.
 
     Raises:
-        ConfigError: it cannot be read, is not a regular file, is larger than `max_bytes`, or is not in UTF-8.
+        ConfigError: the file cannot be read, is not a regular file, is larger than `max_bytes`, or is not in UTF-8.
     """
     check_file(path)
     try:
@@ -287,7 +294,7 @@ def read_text(path: Path, max_bytes: int = _MAX_TEXT_BYTES) -> str:
 
 
 def missing_path_hint(path: Path) -> str:
-    """The end of a message about a path that leads nowhere: where a relative path was looked for."""
+    """The end of the error for a path that does not exist: the folder in which a relative path begins."""
     return "" if path.is_absolute() else f" (relative paths begin at the working directory, {Path.cwd()})"
 
 
@@ -301,12 +308,12 @@ def _reason(error: OSError) -> str:
 
 
 def cached_folder(name: str, build: Callable[[Path], None]) -> Path:
-    """The folder of this name in the user's cache; `build` writes it, by `atomic_folder`, on first use.
+    """The folder `name` in the user's cache. If it is missing, `build` writes it, with `atomic_folder`.
 
-    A user without a home that can be written gets a temporary folder, which the end of the process removes.
+    A user without a writable home gets a temporary folder instead, which is removed when the process ends.
 
     Raises:
-        ConfigError: `build` raised it, and no other process wrote the folder at the same time.
+        ConfigError: `build` failed, and no other process has written the folder meanwhile.
     """
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rerank" / name
@@ -315,7 +322,7 @@ def cached_folder(name: str, build: Callable[[Path], None]) -> Path:
         folder.parent.mkdir(parents=True, exist_ok=True)
         if not os.access(folder.parent, os.W_OK | os.X_OK, effective_ids=True):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder.parent))
-    except (OSError, RuntimeError) as error:  # the latter of a user without a home
+    except (OSError, RuntimeError) as error:  # `Path.home` raises RuntimeError for a user without a home
         folder = Path(_folder_of_process()) / name
         log.warning(
             "%s cannot be kept, and is made again by the next process: %s; %s",
@@ -325,23 +332,23 @@ def cached_folder(name: str, build: Callable[[Path], None]) -> Path:
         try:
             build(folder)
         except ConfigError:
-            if not folder.exists():  # another process that started at the same time may have written it first
+            if not folder.exists():  # another process may have written it first
                 raise
     return folder
 
 
 @cache
 def _folder_of_process() -> str:
-    """A temporary folder that the end of the process removes."""
+    """A temporary folder, which is removed when the process ends."""
     folder = tempfile.mkdtemp(prefix="rerank-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
 def is_missing_folder(name: str) -> bool:
-    """True if `name` is the path of a folder that does not exist, which no model hub can know.
+    """True if `name` must be a path, and not the name of a model on a hub, and no folder has this path.
 
-    A name ORGANISATION/MODEL counts as a path if a folder ORGANISATION is in the working directory.
+    ORGANISATION/MODEL counts as a path if the working directory has a folder ORGANISATION.
     """
     if os.path.isdir(name):
         return False
@@ -351,13 +358,13 @@ def is_missing_folder(name: str) -> bool:
 
 
 def hub_name_of(folder: Path) -> str:
-    """ORGANISATION/MODEL, if a folder is a model in the cache of the hub; empty for any other folder."""
+    """ORGANISATION/MODEL of a folder in the cache of the Hugging Face Hub; empty for any other folder."""
     found = re.fullmatch(r"models--(.+)", folder.parent.parent.name) if folder.parent.name == "snapshots" else None
     return found[1].replace("--", "/", 1) if found else ""
 
 
 def file_version(path: Path) -> tuple[int, ...]:
-    """Modification time, inode and size of a file, which change when it is written; empty if there is no such file."""
+    """Modification time in ns, inode and size in bytes of a file, which change when it is written; empty if missing."""
     try:
         state = path.stat()
     except OSError:
@@ -366,14 +373,14 @@ def file_version(path: Path) -> tuple[int, ...]:
 
 
 def sha256_of_files(paths: Iterable[Path]) -> str:
-    """SHA-256 in hexadecimal digits: of the file's content for one file, of the joined digests for several in order."""
+    """SHA-256 of one file in hexadecimal digits; for several files, the SHA-256 of their joined digests, in order."""
     with ThreadPoolExecutor() as pool:  # the shards of a 7B model take 8 s one after the other
         digests = list(pool.map(_sha256, paths))
     return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 def start_hashing(paths: Sequence[Path]) -> Future[str]:
-    """Computes `sha256_of_files` in a thread, because it takes 7 s of the weights of a 7B model."""
+    """Starts `sha256_of_files` in a thread, because the weights of a 7B model take 7 s."""
     thread = ThreadPoolExecutor(1)
     try:
         return thread.submit(sha256_of_files, paths)

@@ -6,13 +6,13 @@ from rerank.errors import ConfigError
 
 
 def check_header_value(name: str, value: str) -> None:
-    """Checks what a user gives as a key: secrets in files often end with a line end, which no header can have.
+    """Checks a secret of a user: one that is read from a file often ends with a line end, which no header can have.
 
     Args:
         name: what the value is, for the error, which does not show the value.
 
     Raises:
-        ConfigError: the value has other characters than those of ASCII that can be seen, or white space around it.
+        ConfigError: the value has characters other than printable ASCII, or begins or ends with white space.
     """
     if value != value.strip():
         raise ConfigError(

@@ -12,15 +12,16 @@ from typing import Any
 from rerank.errors import ConfigError
 from rerank.util.files import atomic_file, read_text
 
+#: Larger files are refused.
 _MAX_BYTES = 16 * 1024 * 1024
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a file.
+    """The JSON object in a file of at most 16 MiB.
 
     Raises:
-        ConfigError: the file cannot be read, holds no JSON object, has a key twice in one object, or has a number of
-            thousands of digits or thousands of brackets inside one another.
+        ConfigError: the file cannot be read or is too large, holds no JSON object, has a key twice in one object, or
+            has a number of thousands of digits or thousands of brackets inside one another.
     """
     text = read_text(path, _MAX_BYTES)
     try:
@@ -44,13 +45,13 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def write_synced(path: Path, content: Mapping[str, Any]) -> None:
-    """Replaces a file by JSON; the new content is on disk when this returns."""
+    """Replaces a file by the content as JSON, which is on disk when the function returns. Raises: OSError."""
     with atomic_file(path) as temporary:
         temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def read_saved(path: Path) -> dict[str, Any] | None:
-    """The content of a JSON file that `write_synced` wrote; None if it is cut or not there."""
+    """The content of a JSON file that `write_synced` wrote; None if it is missing or cannot be read."""
     try:
         return read_json(path)
     except ConfigError:
@@ -58,9 +59,13 @@ def read_saved(path: Path) -> dict[str, Any] | None:
 
 
 def differences(stored: Mapping[str, object], current: Mapping[str, object]) -> str:
-    """The settings that differ from a file's, in words; empty if none does.
+    """The settings that differ, for a message, such as "seed: 1 there, 2 now"; empty if all are equal.
 
     Settings inside of others are named by their path, as in service.encoder.name or models[1].window_size.
+
+    Args:
+        stored: the settings in a file.
+        current: the settings of this run.
     """
     return "; ".join(f"{name}: {there} there, {now} now" for name, there, now in _differences("", stored, current))
 

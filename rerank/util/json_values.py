@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-#: Bytes of a value outside of texts and without white space, on average: its digits, brackets, commas and colons.
+#: Allowed average of the bytes of a value that are neither text nor white space: digits, brackets, commas and colons.
 _BYTES_PER_VALUE = 32
-#: Bytes that are looked at at once; between two pieces, other threads run.
+#: Bytes that are counted at once; other threads run between two pieces.
 _PIECE = 256 * 1024
 
 
 def has_more_values(text: bytes | bytearray, limit: int) -> bool:
-    """True if a JSON text has more values (texts, keys, numbers, lists, objects) than `limit`, or too long numbers.
+    """True if a JSON text has more values (texts, keys, numbers, lists, objects) than `limit`, or very long numbers.
 
-    A parser builds all values before anyone can look at their number, and meanwhile no other thread runs: 16 MB of
-    brackets take 10 s and 1.4 GB. Counting takes 1 ms per MB. For a text that is not JSON, the result means nothing.
+    A parser builds all values before they can be counted, and no other thread runs meanwhile: 16 MB of brackets take
+    10 s and 1.4 GB. Counting in the bytes takes 1 ms per MB. The result is meaningless for a text that is not JSON.
     """
     quotes = values = size = 0
     for piece in _pieces(text):

@@ -1,4 +1,7 @@
-"""Runs many requests of one caller without an event loop: as many at once as get through, with the answers in order."""
+"""Runs many requests of one caller at once, and returns the answers in order; the caller needs no event loop.
+
+The number of requests that run at once grows until the service refuses some.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +23,20 @@ from rerank.errors import RerankError, UsageError
 T = TypeVar("T")
 U = TypeVar("U")
 
-#: Requests that are read ahead of the answer that is awaited: enough to fill the batches of a model.
+#: Requests that are started before the first of them is answered: enough to fill the batches of a model.
 MAX_AHEAD = 64
-#: Requests that run before the first answer: until the engine has measured its speed, it could take more than it can
-#: answer in time.
+#: Requests that run at once before the first answer: an engine that has not measured its speed yet may accept more than
+#: it can answer in time.
 _INITIAL_CALLS = 4
-#: Once a request was refused, every eighth answer tries whether there is more room.
+#: Added to the limit by each answer after the first refusal, so that one more request is tried after eight answers.
 _GROWTH = 1 / 8
 
 
 class EventLoopThread:
-    """An event loop that runs until `close`, or until nothing refers to this object.
+    """An event loop that runs on a thread until `close`, or until nothing refers to this object.
 
     Args:
-        name: the name of its thread.
+        name: the name of the thread, which errors quote.
     """
 
     def __init__(self, name: str) -> None:
@@ -45,11 +48,11 @@ class EventLoopThread:
 
     @property
     def is_closed(self) -> bool:
-        """True after the end of the loop, when no work can be started."""
+        """True when the loop has ended, so that no work can be started."""
         return not self._end.alive
 
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Starts some work, from any thread. Raises: UsageError in a process that was forked later."""
+        """Starts a coroutine; may be called from any thread. Raises: UsageError in a process that was forked later."""
         if os.getpid() != self._process:
             work.close()
             raise UsageError(
@@ -59,16 +62,16 @@ class EventLoopThread:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of some work."""
+        """Runs a coroutine and returns its result. Raises: UsageError as `start`, and the errors of the coroutine."""
         return self.start(work).result()
 
     def close(self) -> None:
-        """Cancels what runs, and ends the thread."""
+        """Cancels the running work, and ends the thread."""
         self._end()
 
 
 def _end_loop(loop: asyncio.AbstractEventLoop, thread: threading.Thread, process: int) -> None:
-    if os.getpid() != process:  # the thread did not come along when this one was forked
+    if os.getpid() != process:  # this process was forked later, and does not have the thread
         return
 
     async def cancel_tasks() -> None:
@@ -84,9 +87,9 @@ def _end_loop(loop: asyncio.AbstractEventLoop, thread: threading.Thread, process
 
 
 class ConcurrencyLimit:
-    """Bounds how many requests of a batch run at once: more after each answer, fewer after a refusal.
+    """Limits how many requests of a batch run at once. The limit rises after each answer and falls after a refusal.
 
-    Without it, a batch would fill the queue by itself, and most of its requests would be refused.
+    Without the limit, a batch would fill the queue by itself, and most of its requests would be refused.
 
     Args:
         is_refusal: whether a request that failed with this error may be sent again.
@@ -99,13 +102,13 @@ class ConcurrencyLimit:
         self._next_end = asyncio.Event()
 
     async def run(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Runs the work when there is room, again after it was refused while others ran, and returns its result.
+        """Sends a request when the limit allows it, and again after a refusal, and returns its answer.
 
         Args:
-            work: may be called several times.
+            work: sends the request; may be called several times.
 
         Raises:
-            RerankError: the work failed, or was refused although nothing else of the batch was running.
+            RerankError: the request failed, or was refused although no other request of the batch was running.
         """
         while True:
             while self._running >= int(self._most):
@@ -128,9 +131,9 @@ class ConcurrencyLimit:
 
 
 def in_order(items: Iterable[T], start: Callable[[T], Future[U]]) -> Iterator[U]:
-    """The results of items in their order. At most MAX_AHEAD items are read and started before the first result.
+    """The results of the items, in their order. At most MAX_AHEAD items are started and not yet answered.
 
-    What was started is cancelled when the iterator is closed.
+    The calls that still run are cancelled when the iterator is closed.
     """
     started = deque[Future[U]]()
     try:
@@ -146,14 +149,18 @@ def in_order(items: Iterable[T], start: Callable[[T], Future[U]]) -> Iterator[U]
 
 
 def pair_of(value: tuple[T, U], parts: str = "(query, candidates)") -> tuple[T, U]:
-    """The value, if it is a pair of these parts. Raises: TypeError."""
+    """The two parts of a value. Raises: TypeError, which names the `parts`, if the value is not a pair."""
     if isinstance(value, tuple | list) and len(value) == 2:
         return value[0], value[1]
     raise TypeError(f"{reprlib.repr(value)} is not a pair {parts}")
 
 
 def with_bar(results: Iterable[T], of: Iterable[object], show: bool) -> Iterator[T]:
-    """The results, one of each of these items, with a progress bar on a terminal or in a notebook if it is wanted."""
+    """The results, with a progress bar if `show` is set and standard error is a terminal or a notebook.
+
+    Args:
+        of: the requests; their number, if it is known, is the length of the bar.
+    """
     console = Console(stderr=True)
     if not show or not (console.is_terminal or console.is_jupyter):
         yield from results

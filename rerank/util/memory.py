@@ -12,19 +12,19 @@ import torch
 
 _STATM = Path("/proc/self/statm")
 _MEMINFO = Path("/proc/meminfo")
-#: Files with the memory of the container that the process runs in. A limit "max" means no limit.
+#: The folder of the files on the memory of the process's container. A limit "max" means no limit.
 _CGROUP = Path("/sys/fs/cgroup")
 
 
 def memory_bytes() -> int:
-    """Returns the resident memory of this process; 0 where it is unknown."""
+    """The resident memory of this process in bytes; 0 if it is unknown."""
     if not _STATM.exists():
         return 0
     return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def gpu_memory_bytes() -> int:
-    """Returns the memory of this process on all GPUs, after returning cached memory that is not in use."""
+    """The memory of this process on all GPUs in bytes, after it returned the cached memory that is not in use."""
     if not torch.cuda.is_initialized():
         return 0
     torch.cuda.empty_cache()
@@ -32,9 +32,9 @@ def gpu_memory_bytes() -> int:
 
 
 def available_bytes(device: torch.device) -> int | None:
-    """Returns the bytes that this process can still allocate on a device; None if unknown.
+    """The bytes that this process can still allocate on a device; None if they are unknown.
 
-    On a CPU the container's limit counts, too. Files in the page cache count as available.
+    On a CPU, the limit of the container counts, too. The page cache counts as available.
     """
     if device.type == "cuda":
         reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

@@ -14,7 +14,7 @@ def host_of(target: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """True for the name or an address of this machine's loopback, or of all interfaces, which leads there, too."""
+    """True if a host name or address leads to this machine's loopback, as the address of all interfaces does."""
     try:
         found = ipaddress.ip_address(host)
     except ValueError:
@@ -23,12 +23,16 @@ def is_loopback(host: str) -> bool:
 
 
 def channel_options(target: str) -> list[tuple[str, int]]:
-    """gRPC's options of a channel to a target. No proxy leads back to this machine: its loopback is called directly."""
+    """gRPC's options for a channel to a target: without a proxy if the target is on this machine's loopback."""
     return [("grpc.enable_http_proxy", 0)] if is_loopback(host_of(target)) else []
 
 
 def proxy_note(host: str, variables: Sequence[str]) -> str:
-    """A note that calls to a host go by a proxy, if one of these environment variables is set; otherwise empty."""
+    """The end of the error of a failed call: the environment variable whose proxy it used; empty if it used none.
+
+    Args:
+        variables: environment variables that may name a proxy, the one that counts first.
+    """
     name = next((name for name in variables if os.environ.get(name)), "")
     if not name or is_loopback(host):
         return ""

@@ -1,4 +1,4 @@
-"""Signals that end a process at once, also where a library holds the interpreter, and as PID 1 of a container."""
+"""Signals that end a process at once, even while a library holds the interpreter, and also as PID 1 of a container."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Iterable
 
 
 def ending_signals() -> list[signal.Signals]:
-    """SIGTERM, and SIGHUP, which a terminal sends when it is closed, unless `nohup` has it ignored."""
+    """SIGTERM, and SIGHUP unless `nohup` made this process ignore it; a terminal sends SIGHUP when it is closed."""
     is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return [signal.SIGTERM] if is_ignored else [signal.SIGTERM, signal.SIGHUP]
 
 
 def end_at_once(numbers: Iterable[signal.Signals]) -> None:
-    """From now on, each of these signals ends the process, without a line of Python being run.
+    """Makes each of these signals end the process from now on, without running any Python.
 
-    The kernel drops signals that would do so by default if the process is PID 1, as the ENTRYPOINT of an image is
-    (pid_namespaces(7)). The handler is then `_exit` of the C library, so the exit code is the number of the signal.
+    The kernel does not deliver a signal without a handler to PID 1, as the ENTRYPOINT of an image is
+    (pid_namespaces(7)). There the handler is `_exit` of the C library, so the exit code is the number of the signal.
     """
     for number in numbers:
         signal.signal(number, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""Learned sparse vectors of texts (SPLADE, Formal et al., arXiv 2109.10086), and the states that they come from."""
+"""Learned sparse vectors of texts (SPLADE, Formal et al., arXiv 2109.10086), and the hidden states behind them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SparseVector:
     is_truncated: bool = False
 
     def unit(self) -> SparseVector:
-        """The vector scaled to unit length; one without terms as it is."""
+        """The vector scaled to Euclidean length 1; unchanged if it has no terms."""
         length = float(np.linalg.norm(self.weights))
         return replace(self, weights=(self.weights / length).astype(np.float32)) if length else self
 
@@ -46,9 +46,9 @@ class SparseVector:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenStates:
-    """Hidden states of a text's tokens. Their product with the vocabulary gives the weights of the text's terms.
+    """Hidden states of a text's tokens. Their product with the vocabulary's vectors gives the weights of the terms.
 
-    A query has few terms, so its score needs a product with these terms alone, and the whole vector is never computed.
+    A query has few terms, so a passage's score needs the product with these terms only, not the whole sparse vector.
 
     Attributes:
         states: (tokens, hidden) float16, or float32 where float16 would overflow.
@@ -73,7 +73,11 @@ SparseText: TypeAlias = SparseVector | TokenStates
 
 
 def dot_products(query: SparseVector, vectors: Iterable[SparseVector], vocabulary_size: int) -> npt.NDArray[np.float32]:
-    """(N,) float32 dot products of a query with N vectors over the same vocabulary."""
+    """(N,) float32 dot products of a query with N vectors over the same vocabulary.
+
+    Args:
+        vocabulary_size: number of terms, larger than each id.
+    """
     given = list(vectors)
     if not given:
         return np.empty(0, dtype=np.float32)

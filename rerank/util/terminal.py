@@ -1,4 +1,4 @@
-"""Texts of others on a terminal: characters that a terminal obeys are shown instead; a ranking as a short table."""
+"""Shows texts of others on a terminal, with control characters escaped, and a ranking as a short table."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-#: Control characters but tab and line feed, characters that reverse the direction of writing, and lone surrogates.
+#: Control characters except tab and line feed, characters that reverse the direction of writing, and lone surrogates.
 _CONTROL_CHARS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-#: Rows of a ranking's table, and characters of an id and of a text in it.
+#: The size of a ranking's table: rows, and characters of a doc_id and of a text.
 _ROWS, _DOC_ID_CHARS, _TEXT_CHARS = 10, 24, 60
 
 
 def escape_control_chars(text: str) -> str:
-    """The text with such characters as JSON writes them, such as \\u001b for escape. It stays JSON if it was JSON."""
+    """The text with control characters as JSON writes them, such as \\u001b for escape. A JSON text stays valid."""
     return _CONTROL_CHARS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
@@ -26,11 +26,7 @@ class EscapingFormatter(logging.Formatter):
 
 
 class TableRow(NamedTuple):
-    """A result as a row of a table.
-
-    Attributes:
-        text: may be empty.
-    """
+    """A result as a row of a table; the text may be empty."""
 
     score: float
     doc_id: str
@@ -38,7 +34,7 @@ class TableRow(NamedTuple):
 
 
 def ranking_table(results: Sequence[TableRow]) -> str:
-    """A table of rank, score, doc_id and the beginning of the text, of the first results; the text says how many more.
+    """A table of the first ten results with rank, score, doc_id and the beginning of the text; its end counts the rest.
 
     Args:
         results: best first.

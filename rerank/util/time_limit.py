@@ -1,4 +1,4 @@
-"""Ends the wait for work that takes too long, such as loading files of strangers."""
+"""Limits the time of functions that could take for ever, such as loading files of strangers."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-#: Threads of functions that were late.
+#: Threads of functions that ran longer than their limit.
 _late = weakref.WeakSet[threading.Thread]()
 
 
 class BlockedByHungCall(TimeoutError):
-    """A function was not called, because the one before it was late and hangs."""
+    """A function was not called, because an earlier one holds the lock, ran out of its time and hangs."""
 
 
 def in_thread(function: Callable[[], T]) -> tuple[Future[T], threading.Thread]:
-    """Calls a function on a separate daemon thread, and returns its outcome to be."""
+    """Calls a function on a new daemon thread, and returns the future of its result, and the thread."""
     outcome: Future[T] = Future()
-    outcome.set_running_or_notify_cancel()  # so that a wait that is given up does not cancel it
+    outcome.set_running_or_notify_cancel()  # a running future cannot be cancelled by those who stop waiting for it
 
     def run() -> None:
         try:
@@ -36,25 +36,25 @@ def in_thread(function: Callable[[], T]) -> tuple[Future[T], threading.Thread]:
     return outcome, thread
 
 
-def within(limit_s: float, function: Callable[[], T], turn: AbstractContextManager[object]) -> T:
-    """Returns what a function returns, which runs on a separate thread, see `in_thread`.
+def within(limit_s: float, function: Callable[[], T], lock: AbstractContextManager[object]) -> T:
+    """Calls a function on another thread, and returns its result if it takes at most `limit_s`.
 
-    A function that is late gets an exception: it stops if it runs in Python, such as in a chat template without an end.
-    One that hangs in the code of a library keeps its thread, and its turn.
+    After that time an exception is raised in its thread. It stops a function that runs Python, such as an endless chat
+    template. A function that hangs in the code of a library keeps its thread and the lock.
 
     Args:
-        limit_s: the longest time of the function.
-        turn: a lock that the function holds; the time begins when it has it.
+        limit_s: the longest time of the function in seconds, without the wait for the lock.
+        lock: the lock that is held while the function runs.
 
     Raises:
-        TimeoutError: the function is not done within the limit.
-        BlockedByHungCall: the function that has the turn hangs.
-        BaseException: as the function does.
+        TimeoutError: the function has not returned within the limit.
+        BlockedByHungCall: a function that ran out of its time hangs and may hold the lock.
+        BaseException: the exception that the function raised.
     """
     begun = threading.Event()
 
     def run() -> T:
-        with turn:
+        with lock:
             begun.set()
             return function()
 

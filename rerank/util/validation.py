@@ -1,4 +1,4 @@
-"""Pydantic's errors in plain words, and on one line: the place in a file, the path of the setting, what is expected."""
+"""Pydantic's errors on one line in plain words: the line of a file, the path of the setting, what is expected."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from rerank.names import did_you_mean
 #: Where a setting is in the content of a file, such as ("models", 0, "path").
 Location: TypeAlias = tuple[int | str, ...]
 
-#: A file may be wrong in each of its lines; more problems are counted only.
+#: The first problems are quoted and the others counted, because a file can be wrong in each of its lines.
 _MAX_PROBLEMS = 10
+#: Longer names of settings are cut.
 _SHOWN_CHARS = 100
-#: Message of pydantic, in terms of Python → the same in plain words.
+#: Message of pydantic, with names of Python's types → the same in plain words.
 _WORDS = [
     (re.compile(pattern), words)
     for pattern, words in {
@@ -42,7 +43,7 @@ _WORDS = [
 
 
 def plain_words(message: str) -> str:
-    """A message of pydantic as a colleague would say it."""
+    """A message of pydantic, without names of Python's types."""
     for pattern, words in _WORDS:
         message = pattern.sub(words, message)
     return message
@@ -51,13 +52,13 @@ def plain_words(message: str) -> str:
 def problems_of(
     error: ValidationError, given: object, expected: object, place_of: Callable[[Location], str], quote: bool = True
 ) -> str:
-    """The problems on one line, each after its place in the file. Only the first ten of many are named.
+    """The problems on one line, each after its place in the file. At most ten are quoted; the others are counted.
 
     Args:
-        given: what was validated.
-        expected: the model, or the annotation of a type adapter.
-        place_of: names the place of a setting.
-        quote: whether the texts may quote the given values, which may be secret.
+        given: the content that was validated.
+        expected: the pydantic model, or the type of a type adapter.
+        place_of: returns the file and line of a setting.
+        quote: whether the message may quote given values; False if they can be secret.
     """
     found = error.errors(include_url=False)
     named = []
@@ -72,12 +73,12 @@ def problems_of(
 
 
 def suggestion(given: object, choices: Iterable[str]) -> str:
-    """The end of a message: the choice that is spelled like what was given; empty if none is."""
+    """The end of a message: the choice whose spelling is like that of the given name; empty if there is none."""
     return f";{found}" if (found := did_you_mean(str(given), choices)) else ""
 
 
 def _location(problem: ErrorDetails, given: Any) -> Iterator[int | str]:
-    """The place of a problem, without pydantic's names of the choices of a union: no file has them."""
+    """The place of a problem in the file, without the names that pydantic adds for the types of a union."""
     for part in problem["loc"]:
         is_there = (
             part in given if isinstance(given, Mapping) else isinstance(part, int) and isinstance(given, Sequence)
@@ -112,12 +113,12 @@ def _text(problem: ErrorDetails, expected: object, quote: bool) -> str:
 
 
 def _name(part: str) -> str:
-    """The name of a setting; in quotes if it could break the line, and only its beginning if it is long."""
+    """The name of a setting; quoted if it has control characters or more than 100 characters, and then cut."""
     return part if part.isprintable() and len(part) <= _SHOWN_CHARS else reprlib.repr(part)
 
 
 def _fields_of(annotation: Any) -> set[str]:
-    """The fields of all models in a type."""
+    """The names of the fields of all pydantic models in a type, also nested ones."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         fields = annotation.model_fields
         return {*fields, *(name for field in fields.values() for name in _fields_of(field.annotation))}

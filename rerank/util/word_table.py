@@ -12,11 +12,11 @@ class WordTable:
     """Document frequencies of stems in a collection of passages.
 
     Attributes:
-        passages: their number.
-        frequencies: stem → the number of passages that have it; rare stems may be left out.
-        sha256: of the file that the table was read from; empty if there is none.
-        rare: the frequency of a stem that is left out: half of the lowest of the others, as 0 would make a name
-            count twice as much as the words around it.
+        passages: number of passages.
+        frequencies: stem → number of passages that have it; rare stems may be missing.
+        sha256: SHA-256 of the table's file; empty if it has none.
+        rare: the frequency that a missing stem is given: half of the lowest frequency in the table. With 0, a name
+            would weigh twice as much as the words around it.
     """
 
     passages: int

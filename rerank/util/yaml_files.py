@@ -13,7 +13,7 @@ import yaml
 from rerank.errors import ConfigError
 from rerank.util.files import read_text
 
-#: Mappings and lists inside one another; our own files have five.
+#: Allowed levels of mappings and lists inside one another; this package's files have five.
 _MAX_LEVELS = 50
 #: Larger numbers are not sizes, times or counts, and Python refuses to print numbers of more than 4,300 digits.
 _MAX_NUMBER_BITS = 63
@@ -24,8 +24,8 @@ class YamlFile:
     """The content of a YAML file, and the lines of its parts.
 
     Attributes:
-        path: the file's name, for messages.
-        content: what the file says; None if it says nothing.
+        path: the path of the file, for messages.
+        content: the value of the file; None if the file is empty.
     """
 
     path: Path | str
@@ -47,7 +47,7 @@ class YamlFile:
 
 
 def read_yaml(path: Path) -> YamlFile:
-    """Reads a file. Raises: ConfigError if the file cannot be read; see `parse_yaml`."""
+    """Reads a file. Raises: ConfigError if the file cannot be read or parsed; see `parse_yaml`."""
     return parse_yaml(read_text(path), path)
 
 
@@ -56,7 +56,7 @@ def parse_yaml(text: str, path: Path | str) -> YamlFile:
 
     Raises:
         ConfigError: the text is not YAML, has a key twice in a mapping, more than 50 levels, or a value that cannot be
-            read. The message names the line. It quotes only names of tags and anchors, as the file may have secrets.
+            read. The message names the line. It quotes only keys, tags and anchors, as values may be secret.
     """
     try:
         loader = _Loader(text)
@@ -84,7 +84,7 @@ def _child(node: yaml.Node | None, part: object) -> tuple[yaml.Mark, yaml.Node] 
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's loader in Python. Its loader in C ends the process at a hundred thousand brackets."""
+    """PyYAML's loader in Python with limits. PyYAML's loader in C crashes at a hundred thousand brackets."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -113,13 +113,13 @@ class _Loader(yaml.SafeLoader):
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         super().flatten_mapping(node)
-        # What `<<` adds may be replaced; without this, a few merges of merges would have billions of entries.
+        # Keeps the last entry of each key, because a few merges (`<<`) of merges can have billions of entries.
         node.value = list({_identity(key): (key, value) for key, value in node.value}.values())
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             value = super().construct_object(node, deep)
-        except (ValueError, LookupError, AttributeError) as error:  # of int(), datetime() and PyYAML's own look-ups
+        except (ValueError, LookupError, AttributeError) as error:  # from int(), datetime() and PyYAML's own code
             kind = node.tag.rpartition(":")[2]
             problem = f"the value cannot be read as {kind}, or has too many digits"
             raise _problem(problem, node.start_mark) from error
