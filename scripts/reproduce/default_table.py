@@ -2,8 +2,8 @@
 
     python -m scripts.reproduce.default_table --data DATA --work WORK [--only LIST]
 
-DATA holds cacm, cranfield, vaswani, trec-dl-2019, trec-dl-2021 and trec-dl-2019-first-stages. WORK keeps the indexes:
-use a new one for other settings.
+DATA holds cacm, cranfield, vaswani, trec-dl-2019, trec-dl-2021 and trec-dl-2019-first-stages. WORK keeps indexes and
+rows, so that a call that was stopped resumes: use a new one for another state of the code.
 
 A list comes in up to three forms: as texts with scores, as a client sends it; the same, and the client says that it is
 neural; and found by a search of the service's own index, which has all vectors.
@@ -20,6 +20,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 from ir_measures import nDCG
+from pydantic import TypeAdapter
 from rerank_eval.measures import Run, by_rank, measure
 from rerank_eval.report import markdown_table
 from rerank_eval.statistics import SIGNIFICANT, Comparison, compare
@@ -34,6 +35,7 @@ from rerank.reranking.blocking import Reranker
 from rerank.retrieval.build import BuildSettings, build_index
 from rerank.retrieval.hybrid import best, reciprocal_rank
 from rerank.types import FirstStage, FirstStageKind, Passage, RankOptions
+from rerank.util.files import atomic_file
 
 COLLECTIONS = ("cacm", "cranfield", "pydoc", "vaswani")
 #: Request files of BM25, with the files of models that they are fused with.
@@ -76,6 +78,9 @@ class Row(NamedTuple):
     texts: Comparison
     neural: Comparison | None = None
     search: Comparison | None = None
+
+
+_ROW = TypeAdapter(Row)
 
 
 def searched_lists(location: str, reranker: Reranker, depth: int) -> Iterator[JudgedLists]:
@@ -167,8 +172,21 @@ def measured(judged: JudgedLists, reranker: Reranker, model: str, depth: int) ->
     return row
 
 
+def row_of(judged: JudgedLists, reranker: Reranker, model: str, depth: int, rows: Path) -> Row:
+    """The row that an earlier call left in the folder `rows`, or a new one, which is kept there."""
+    file = rows / f"{judged.name.replace('/', ' ')}.json"
+    if file.exists():
+        return _ROW.validate_json(file.read_bytes())
+    row = measured(judged, reranker, model, depth)
+    rows.mkdir(parents=True, exist_ok=True)
+    with atomic_file(file) as temporary:
+        temporary.write_bytes(_ROW.dump_json(row))
+    return row
+
+
 def measured_lists(data: Path, work: Path, model: str, only: str, depth: int) -> Iterator[Row]:
     """Measures a model on each list whose name contains `only`. An index is built if it is missing."""
+    rows = work / f"{model}-{depth}"
     for name in COLLECTIONS:
         if not any(only in f"{name}, {label}" for label in (*FirstStage, "hybrid-minmax")):
             continue
@@ -179,11 +197,11 @@ def measured_lists(data: Path, work: Path, model: str, only: str, depth: int) ->
         with Reranker(ServiceConfig(index=index, engine=_ENGINE)) as reranker:
             for judged in searched_lists(location, reranker, depth):
                 if only in judged.name:
-                    yield measured(judged, reranker, model, depth)
+                    yield row_of(judged, reranker, model, depth, rows)
     with Reranker(ServiceConfig(engine=_ENGINE)) as reranker:
         for judged in sent_lists(data, depth):
             if only in judged.name:
-                yield measured(judged, reranker, model, depth)
+                yield row_of(judged, reranker, model, depth, rows)
 
 
 def as_markdown(found: Sequence[Row]) -> str:
@@ -218,7 +236,7 @@ def _verdicts(found: Sequence[Row]) -> Iterator[str]:
 
 def main(
     data: Annotated[Path, typer.Option(help="Folder with the datasets.")],
-    work: Annotated[Path, typer.Option(help="Folder for indexes; use a new one for new settings.")],
+    work: Annotated[Path, typer.Option(help="Folder for indexes and rows; a stopped call resumes there.")],
     model: Annotated[str, typer.Option(help="A bundled model.")] = "default",
     only: Annotated[str, typer.Option(help="A part of the names of the lists that are measured.")] = "",
     depth: Annotated[int, typer.Option(min=2, max=1000, help="Number of candidates of a list.")] = 100,

@@ -5,7 +5,8 @@ from rerank_eval.statistics import compare
 
 from rerank.readers.candidates import CandidateList
 from rerank.types import Passage, Query
-from scripts.reproduce.default_table import Row, as_markdown, fused
+from scripts.reproduce import default_table
+from scripts.reproduce.default_table import JudgedLists, Row, as_markdown, fused, row_of
 
 
 def test_table_counts_lists_that_are_worse_by_form():
@@ -36,3 +37,12 @@ def test_lists_are_fused_by_ranks_and_as_opensearch_does():
         assert [passage.doc_id for passage in found.candidates] == list(expected)
     (alone,) = fused(first, [], "minmax", 2)
     assert [passage.doc_id for passage in alone.candidates] == ["a", "b"]
+
+
+def test_row_of_a_call_that_was_stopped_is_read_again(tmp_path, monkeypatch):
+    row = Row("a/b", compare([0.3, 0.4], [0.2, 0.1]), search=compare([0.1, 0.4], [0.2, 0.1]))
+    monkeypatch.setattr(default_table, "measured", lambda *_: row)
+    judged = JudgedLists("a/b", [], [])
+    assert row_of(judged, None, "default", 100, tmp_path / "rows") == row
+    monkeypatch.setattr(default_table, "measured", lambda *_: pytest.fail("it was measured again"))
+    assert row_of(judged, None, "default", 100, tmp_path / "rows") == row
