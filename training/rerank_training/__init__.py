@@ -1,5 +1,5 @@
 """Training jobs. They import `rerank` and `rerank_eval`, which do not import them.
 
-`commands` has the commands, `lists` makes what they train on, and `trainer` is the loop that they share. The other
-folders hold what each training needs for its model.
+`commands` has the commands, `lists` builds the training lists, and `trainer` has the training loop of all models. Each
+other folder has one training: its arguments, its batches and its loss.
 """

@@ -1,4 +1,4 @@
-"""The commands of this package. What takes a second to import is imported when a command runs, not for its --help."""
+"""The commands of this package. Libraries that take a second to import are imported by a command, not by its --help."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ build_lists = partial(run, _lists_app)
 def _train_fusion(arguments: FusionArguments) -> None:
     """Choose the weights of the default ranker on lists that you have judged.
 
-    It prints what they gain by cross-validation, and writes the settings of a service: with these weights if the gain
-    is significant, otherwise with the default's.
+    It prints the gain of these weights by cross-validation, and writes the settings of a service: with these weights if
+    the gain is significant, otherwise with the default weights.
     """
     check_inputs(arguments, ("index", "queries", "qrels", "lists"))
     from rerank_training.fusion.training import train_fusion

@@ -73,7 +73,7 @@ def test_help_and_log_say_the_alpha_of_an_adapter(command, caplog):
         config = LlamaConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, vocab_size=9)
         adapted = add_adapter(LlamaForCausalLM(config), 16)
     assert adapted.active_peft_config.lora_alpha == 32
-    assert caplog.messages == ["LoRA: rank 16, alpha 32, so its change counts 2 times"]
+    assert caplog.messages == ["LoRA: rank 16, alpha 32, scale 2"]
 
 
 @pytest.mark.parametrize("command", [train_first, train_pe_rank, distill_retriever])

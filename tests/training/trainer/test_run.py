@@ -235,7 +235,7 @@ def test_resumed_run_says_so_and_may_log_differently_and_take_more_steps(inputs,
     assert "resuming at step 3 of 5\n" in printed
     assert "step      4/5  loss" in printed
     assert len(seen) == 4
-    assert "--max-steps is 5, at the start it was -1" in caplog.text
+    assert "--max-steps is 5 and was -1 at the start" in caplog.text
 
 
 def test_folder_of_something_else_is_refused(tmp_path):

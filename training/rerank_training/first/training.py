@@ -40,6 +40,7 @@ from rerank_training.trainer.windows import held_out_windows, read_training_list
 
 logger = logging.getLogger(__name__)
 
+#: Defaults for a base without a manifest.
 _TEMPLATE, _PASSAGE_TOKENS = "first", 256
 
 
@@ -97,13 +98,15 @@ def _check_base(base: str) -> CheckpointManifest | None:
 
     Raises:
         CheckpointError: the manifest is invalid, or does not agree with the files of the base.
-        ConfigError: it is a PE-Rank checkpoint, or it, or the base of an adapter, cannot be found.
+        ConfigError: the base is a PE-Rank checkpoint or cannot be found, or it is an adapter whose base cannot be
+            found.
     """
     if base != SMOLLM2:
         check_findable(base, f"--base {base}", f"give the folder of a causal language model, or {SMOLLM2}")
     folder = base_folder(base)
     settings = read_settings(folder / "config.json")
-    # Published ones have other model types, ours no tokenizer. A causal LM with a projector is a base, too.
+    # PE-Rank checkpoints: published ones have a model type of their own, those of this package may lack a tokenizer.
+    # One of this package with a tokenizer has a whole causal LM, which can be the base.
     is_published = str(settings.get("model_type")).startswith("embed_")
     is_ours = "encoder_name" in settings and not has_tokenizer(folder)
     manifest = read_manifest(folder)
@@ -118,10 +121,10 @@ def _check_base(base: str) -> CheckpointManifest | None:
 
 
 def prompt_settings(arguments: FirstArguments, trained: CheckpointManifest | None) -> PromptSettings:
-    """The settings of a training. A flag that differs from the base's manifest is logged as a warning with both values.
+    """The settings of the prompts. Warns of a flag that differs from the manifest of the base, with both values.
 
     Args:
-        trained: manifest of the base; None: it is no FIRST checkpoint, or has none.
+        trained: manifest of the base; None if the base is no FIRST checkpoint or has no manifest.
 
     Raises:
         ConfigError: there is no such template or profile.
@@ -145,7 +148,9 @@ def prompt_settings(arguments: FirstArguments, trained: CheckpointManifest | Non
 
 
 def _published(arguments: FirstArguments) -> FirstModel | None:
-    """The settings of the base as it is served with a profile: the given one, or the one of its name on the hub.
+    """The settings with which `rerank serve` would serve the base; None if they have no profile.
+
+    The profile is that of --profile, or the one of the base's name on the hub.
 
     Raises: ConfigError, CheckpointError: see `download_models`.
     """
@@ -159,7 +164,7 @@ def _published(arguments: FirstArguments) -> FirstModel | None:
 
 
 def _with_profile(arguments: FirstArguments, published: FirstModel) -> FirstArguments:
-    """The arguments, where those that are left out are the profile's."""
+    """The arguments; those that no flag sets have the values of the profile."""
     return replace(
         arguments,
         template=arguments.template or published.template,
@@ -191,18 +196,18 @@ def load_base(
 ) -> tuple[PreTrainedModel | PeftModel, PreTrainedTokenizerBase]:
     """The model to train, with an adapter if one is requested or the base is one.
 
-    Trained weights are float32. Frozen ones are bfloat16 if `bf16` is set: the mixed precision computes in bfloat16
+    Trained weights are float32. Frozen weights are bfloat16 if `bf16` is set: mixed precision computes in bfloat16
     anyway, and they take half the memory.
 
     Raises:
         CheckpointError: the base cannot be loaded as a causal language model.
-        ConfigError: an adapter of another rank than the base's is requested.
+        ConfigError: `lora_rank` differs from the rank of the base's adapter.
     """
     folder = base_folder(arguments.base, weights=True)
     is_adapter = (folder / ADAPTER_FILE).is_file()
     has_adapter = is_adapter or arguments.lora_rank > 0
     name = base_model_of(folder) if is_adapter else arguments.base
-    # The adapter stores the name of its base, a path as an absolute one because it is served from any folder.
+    # The adapter stores the path of its base, which must be absolute because any working directory may serve it.
     name = str(Path(name).resolve()) if name != SMOLLM2 and Path(name).is_dir() else name
     with loading("causal language model", folder):
         located = locate_causal_lm(name)
@@ -223,8 +228,8 @@ def load_base(
 def _save_without_embeddings(model: PeftModel) -> None:
     """Leaves the embeddings of the base out of saves of the adapter, unless they are a part of the adapter.
 
-    By itself, peft looks for the base at each save, in the working directory and on the hub, to compare vocabularies,
-    and warns where it finds none. A training never changes the vocabulary.
+    peft otherwise looks for the base at each save, in the working directory and on the hub, to compare vocabularies,
+    and warns if it finds none. A training never changes the vocabulary.
     """
     targets = model.active_peft_config.target_modules
     if not isinstance(targets, str) and not set(EMBEDDING_LAYER_NAMES) & set(targets or ()):
@@ -243,7 +248,7 @@ def _check_rank(arguments: FirstArguments, model: PeftModel) -> None:
 def make_collator(
     arguments: FirstArguments, prompt: PromptSettings, model: Any, tokenizer: PreTrainedTokenizerBase
 ) -> FirstCollator:
-    """Raises: ConfigError when windows can have more passages than the tokenizer has identifiers."""
+    """The collator of a training. Raises: ConfigError if windows can have more passages than there are identifiers."""
     context_tokens = context_tokens_of(model, tokenizer, Path(arguments.base))
     collator = FirstCollator(tokenizer, prompt, context_tokens, with_answer=arguments.objective != "rank")
     if arguments.window_size > (found := len(collator.identifiers)):

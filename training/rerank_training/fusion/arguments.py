@@ -15,7 +15,7 @@ from rerank.types import FirstStage, FirstStageWeight
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusionArguments:
-    """Arguments: where the judged lists come from, and settings of the service whose weights are chosen.
+    """Arguments of `train-fusion`: the source of the judged lists, and settings of the service.
 
     Raises:
         ConfigError: a number is out of range.
@@ -23,7 +23,7 @@ class FusionArguments:
 
     out: Annotated[Path, "Settings of a service with these weights, a YAML file to write; it must not exist yet."]
     lists: Annotated[Path | None, "Judged lists: requests with --qrels, or the lists of build-lists."] = None
-    qrels: Annotated[Path | None, "Judgements, in the form of TREC or BEIR."] = None
+    qrels: Annotated[Path | None, "Judgements, a file in TREC or BEIR format."] = None
     index: Annotated[Path | None, "Index folder from `rerank index`, which is searched for each judged query."] = None
     first_stage: Annotated[FirstStage, "With --index: the first stage of the searches."] = DEFAULT_FIRST_STAGE
     depth: Annotated[int, typer.Option(min=2, max=1000, help="With --index: number of candidates of a search.")] = 100
@@ -31,15 +31,15 @@ class FusionArguments:
         Path | None, "With --index: lines of query_id, tab, text, or BEIR's queries.jsonl or its folder."
     ] = None
     collection: Annotated[
-        str, "pydoc, or a folder in BEIR layout, with the queries and the judgements of its part test."
+        str, "Source of queries and judgements: pydoc, or a folder in BEIR layout, of which qrels/test.tsv is read."
     ] = ""
     first_stage_weight: Annotated[str, "The service's first_stage_weight: auto, neural or a number."] = "auto"
     cosine_depth: Annotated[
         int,
         typer.Option(
             min=0,
-            help="Number of best passages of a list whose cosine the service reads, as in the settings of the fusion; "
-            "0: all passages, as with --index.",
+            help="The service's cosine_depth: the number of best passages whose cosine is computed; 0: all passages. "
+            "With --index it is always 0.",
         ),
     ] = 30
     encoder: Annotated[str, "Encoder of the passages, a folder or a name on the hub; empty: all-MiniLM-L6-v2."] = ""
@@ -52,10 +52,10 @@ class FusionArguments:
 
     @property
     def default_weight(self) -> FirstStageWeight:
-        """The service's weight of the first stage before the training. Raises: InvalidRequest for another word."""
+        """`first_stage_weight` as a kind or a number. Raises: InvalidRequest if it is neither."""
         return first_stage_weight(self.first_stage_weight)
 
     @property
     def depth_of_cosines(self) -> int:
-        """The number of passages whose cosine the service reads; 0: all, as an index has their vectors."""
+        """The service's cosine_depth; 0 (all passages) with an index, because it has the vectors."""
         return 0 if self.index else self.cosine_depth

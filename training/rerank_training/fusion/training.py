@@ -1,6 +1,6 @@
 """Fits the weights of the fusion to judged lists: from the arguments of `train-fusion` to the settings of a service.
 
-Lists are of a file, or of searches of an index; judgements are of a file or of a collection.
+Lists come from a file or from searches of an index, judgements from a file or from a collection.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from rerank_training.fusion.arguments import FusionArguments
 from rerank_training.fusion.weights import Weights, choose, gain, ndcg_of_first_stage, ndcg_of_weights, signals_of
 from rerank_training.lists.training_list import TrainingList, graded, read_lists
 
-#: Token states of the sparse encoder that are kept for passages of several lists.
+#: Cache of the sparse encoder, for passages that are in several lists.
 _SPARSE_CACHE_BYTES = 500_000_000
 #: With fewer lists, a choice of weights is chance, and no gain can be distinguished from 0.
 _MIN_LISTS = 20
-#: The judgements of a collection that are read.
+#: The split of a collection whose judgements are read.
 _SPLIT = "test"
 
 
 @dataclass(frozen=True, slots=True)
 class WeightComparison:
-    """The default weights compared, on judged lists, with the first stage and with weights that these lists choose.
+    """Comparison of the default weights with the first stage and with chosen weights, by nDCG@10 on judged lists.
 
     Attributes:
-        first_stage: the order of the first stage, compared with the default.
-        gain: gain over the default by the weights that cross-validation chooses.
-        chosen: the weights that all lists choose.
-        default: the weights of the default.
+        first_stage: comparison of the first stage's order with the default weights.
+        gain: comparison of the weights chosen by cross-validation with the default weights.
+        chosen: the weights that are chosen on all lists.
+        default: the default weights.
     """
 
     first_stage: Comparison
@@ -57,11 +57,11 @@ class WeightComparison:
 
     @property
     def served(self) -> Weights:
-        """The chosen weights if their gain is significant, otherwise the default's."""
+        """The chosen weights if their gain is significant, otherwise the default weights."""
         return self.chosen if self.gain.is_better else self.default
 
     def lines(self, out: Path) -> list[str]:
-        """The lines that `train-fusion` prints: the comparisons, the reason, and the command that serves."""
+        """The lines that `train-fusion` prints: both comparisons, the weights in `out`, and the command to serve it."""
         lines = [
             "nDCG@10 within the lists, and the default's",
             f"  the first stage: {_compared(self.first_stage)}",
@@ -81,7 +81,7 @@ def train_fusion(
     """Chooses weights by cross-validation, prints what they gain, and writes the settings of a service.
 
     Args:
-        encoder, sparse_encoder: those that `arguments` names, if they are loaded already.
+        encoder, sparse_encoder: the encoders that `arguments` names, if they are loaded already.
 
     Raises:
         ConfigError, CollectionError, CheckpointError, IndexMismatch: an input cannot be used, or `out` exists.
@@ -109,7 +109,7 @@ def train_fusion(
 
 
 def check_sources(arguments: FusionArguments) -> None:
-    """Raises: ConfigError unless there is one source of lists, of their judgements and of the texts of queries."""
+    """Raises: ConfigError unless there is exactly one source of lists, of judgements and of the texts of queries."""
     _one_of("lists", {"--lists": arguments.lists, "--index": arguments.index})
     judgements = {"--qrels": arguments.qrels, "--collection": arguments.collection}
     if arguments.index:
@@ -126,7 +126,7 @@ def read_judged_lists(
 
     Raises:
         CollectionError: a file cannot be read, or queries and judgements share no ids.
-        IndexMismatch: there is no such index, or it has other encoders.
+        IndexMismatch: there is no such index, or it was built with other encoders.
     """
     if arguments.collection:
         collection = open_collection(arguments.collection)
@@ -180,7 +180,7 @@ def _one_of(what: str, given: Mapping[str, object]) -> None:
 
 
 def _enough(lists: Sequence[TrainingList]) -> Sequence[TrainingList]:
-    """The lists. Raises: CollectionError if they are too few."""
+    """The lists. Raises: CollectionError if there are fewer than 20."""
     if len(lists) < _MIN_LISTS:
         raise CollectionError(
             f"{len(lists)} judged lists have passages of different grades; at least {_MIN_LISTS} are needed: judge "
@@ -198,7 +198,7 @@ def _compared(c: Comparison) -> str:
 
 
 def _write_settings(arguments: FusionArguments, weights: Weights) -> None:
-    """Writes the settings of a service whose default model has these weights, for the encoders that they belong to."""
+    """Writes the settings of a service whose default model has these weights, with the encoders of the training."""
     out, by_list = arguments.out, isinstance(weights.first_stage, FirstStageKind)
     default = {
         "name": "default",

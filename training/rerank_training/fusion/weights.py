@@ -30,11 +30,15 @@ from rerank_training.trainer.ndcg import ndcg_at_10
 #: (lists,) or (weights, lists) nDCG@10.
 Values: TypeAlias = npt.NDArray[np.float64]
 
+#: Weights of the first stage and of the sparse score that are tried, in all combinations.
 _FIRST_STAGE, _SPARSE = (0.0, 0.15, 0.25, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0), (0.2, 0.4, 0.6, 0.8, 1.0)
-_FOLDS, _PERMUTATIONS = 10, 2000
-#: Share of the permuted gains beyond each end of the interval.
+#: Parts of the lists in cross-validation.
+_FOLDS = 10
+#: Permutations of the significance test.
+_PERMUTATIONS = 2000
+#: Share of the permuted gains beyond each end of the 95 % interval.
 _TAIL = 0.025
-#: Means that differ by less are equal: their sums were rounded differently.
+#: Means with a smaller difference count as equal, because sums in another order are rounded differently.
 _ROUNDING = 1e-12
 
 
@@ -67,10 +71,11 @@ def signals_of(
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Weights of the first stage and of the sparse score in a fusion, where the cosine has 1.
+    """Weights of the first stage and of the sparse score in a fusion; the cosine has weight 1.
 
     Attributes:
-        first_stage: a number; or a kind, which gives each list a weight.
+        first_stage: a number, or a kind of first stage, for which each list has a weight of its own.
+        sparse: a number.
     """
 
     first_stage: FirstStageWeight
@@ -88,7 +93,7 @@ class Weights:
 
 
 def ndcg_of_weights(item: SignalList, tried: Sequence[Weights], model: FusionModel) -> list[float]:
-    """nDCG@10 within a list for each of the weights, as a service would rank its texts with them."""
+    """nDCG@10 within a list for each of the weights, as a service with these weights would rank the texts."""
     settings = [model.model_copy(update={"sparse_weight": weights.sparse}) for weights in tried]
     return [
         _ndcg(served_scores(item, setting, weights.first_stage), item)
@@ -102,7 +107,7 @@ def ndcg_of_first_stage(item: SignalList) -> float:
 
 
 def served_scores(item: SignalList, settings: FusionModel, first_stage_weight: FirstStageWeight) -> Floats:
-    """(n,) scores that `FusionRanker` gives to the passages of a list that come as texts."""
+    """(n,) scores of `FusionRanker` for the passages of a list, which a request would give as texts."""
     cheap = item.signals.cheap
     scores = cheap_scores(settings, weight_by_list(settings, first_stage_weight, cheap), cheap)
     read = np.sort(np.argsort(-scores, kind="stable")[: settings.cosine_depth or len(scores)])
@@ -115,44 +120,44 @@ def _ndcg(scores: Floats, item: SignalList) -> float:
 
 
 def choose(values: Values) -> int:
-    """The weights with the best mean; the first ones, the default, unless others are better by a standard error.
+    """Index of the weights with the best mean, or 0, the default, if its mean is at most a standard error lower.
 
     The best of many weights on few lists is often worse on others. This is the one-standard-error rule (Breiman et al.,
     Classification and Regression Trees, 1984, section 3.4.3), with the error of the paired difference.
 
     Args:
-        values: (weights, lists), at least two lists.
+        values: (weights, lists) nDCG@10 of at least two lists.
     """
     return int(_choose(values - values[0], _no_flips(values))[0])
 
 
 def cross_validate(values: Values, seed: int) -> Values:
-    """(lists,) nDCG@10 of each list with the weights that the other nine parts of the lists choose.
+    """(lists,) nDCG@10 of each list with the weights that are chosen on the other nine tenths of the lists.
 
     Args:
-        values: (weights, lists), at least four lists.
+        values: (weights, lists) nDCG@10 of at least four lists.
     """
     return values[0] + _held_out(values - values[0], _no_flips(values), seed)[0]
 
 
 def _no_flips(values: Values) -> Values:
-    """(1, lists) signs of the unpermuted data, all 1."""
+    """(1, lists) signs that permute nothing: all are 1."""
     return np.ones((1, values.shape[1]))
 
 
 def _choose(differences: Values, signs: Values) -> npt.NDArray[np.intp]:
-    """(trials,) weights that `choose` takes, from differences (weights, lists) with the signs (trials, lists)."""
+    """(trials,) indices as of `choose`, for differences (weights, lists) times the signs (trials, lists) of a trial."""
     lists = signs.shape[1]
     means = signs @ differences.T / lists
     best = means.argmax(axis=1)
     gains = means[np.arange(len(best)), best]
-    squares = np.square(differences).sum(axis=1)[best]  # no sign changes these
+    squares = np.square(differences).sum(axis=1)[best]  # the same for all signs
     errors = np.sqrt(np.maximum(squares - lists * gains**2, 0.0) / (lists - 1) / lists)
     return np.where(gains > errors, best, 0)
 
 
 def _held_out(differences: Values, signs: Values, seed: int) -> Values:
-    """(trials, lists) differences of each list with the weights that the other parts of the lists choose."""
+    """(trials, lists) differences of each list with the weights that are chosen on the other parts of the lists."""
     lists = np.random.default_rng(seed).permutation(differences.shape[1])
     held_out = np.empty(signs.shape)
     for part in np.array_split(lists, min(_FOLDS, len(lists) // 2)):
@@ -164,13 +169,16 @@ def _held_out(differences: Values, signs: Values, seed: int) -> Values:
 def gain(values: Values, seed: int, permutations: int = _PERMUTATIONS) -> Comparison:
     """Compares `cross_validate` with the default weights; interval and p-value come from a sign-flip permutation test.
 
-    A permutation flips, for random lists, the signs of the differences of all weights from the default, and repeats the
-    cross-validation: this gives gains of weights without effect. The two-sided p-value says how often such gains are at
-    least as far from 0; the 95 % interval has the gains that the test does not reject, so it contains 0 exactly if p is
-    at least 0.05. Student's t-test would assume independent lists, but folds that choose the same weights are not.
+    A permutation flips the signs of the differences of all weights from the default on random lists, and repeats the
+    cross-validation, so that it finds the gain of weights without effect. The two-sided p-value is the share of
+    permutations whose gain is at least as far from 0. The 95 % interval has the gains that the test does not reject, so
+    it contains 0 exactly if p is at least 0.05. Student's t-test would assume that the differences of lists are
+    independent; they are not, because several folds choose the same weights.
 
     Args:
-        values: (weights, lists), at least four lists; the first weights are the default.
+        values: (weights, lists) nDCG@10 of at least four lists; the first weights are the default.
+        seed: seed of the folds and of the permutations.
+        permutations: number of permutations.
     """
     differences, rng = values - values[0], np.random.default_rng(seed)
     compared = compare(cross_validate(values, seed), values[0])

@@ -1,11 +1,11 @@
-"""Texts of PE-Rank's alignment, with the conversations about them where a file has some.
+"""Texts of PE-Rank's alignment, and the conversations about them if a file has some.
 
-PE-Rank's rows are conversations of one prompt and one answer; a mark in the prompt stands for the vector of the text:
+A row of PE-Rank is a conversation of one prompt and one answer. A mark in the prompt stands for the text's vector:
 
     {"messages": [{"role": "user", "content": "… <PLACEHOLDER> …"}, {"role": "assistant", "content": "A flea lives …"}],
      "extra_texts": ["A flea lives a year."]}
 
-Of training lists, the passages are the texts.
+If a file has training lists instead, their passages are the texts.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class AlignTurns:
     answer: str
 
 
-#: Text → the conversation about it; None: there is none, and the text itself is the answer to a prompt of ours.
+#: Text → the conversation about it. Without one (None), the text itself is the answer to a prompt of this package.
 AlignTexts: TypeAlias = dict[str, AlignTurns | None]
 
 
@@ -69,7 +69,7 @@ def read_align_texts(path: Path, qrels: Sequence[Qrel] | None = None) -> AlignTe
 
 
 def _from_conversation(row: Any) -> AlignTexts:
-    """Raises: CollectionError when it is not about one text, or has other turns than a prompt and an answer."""
+    """Raises: CollectionError if the row has not one text, or its turns are not a prompt and an answer."""
     texts, turns = list(row["extra_texts"]), list(turns_of(next((row[key] for key in PE_RANK_KEYS if key in row), ())))
     if (written := sum(bool(text.strip()) for text in texts)) != 1 or len(texts) != 1:
         raise CollectionError(f"{len(texts)} extra_texts, {written} of them not blank; give one text")

@@ -25,17 +25,17 @@ from rerank.util.files import check_plain_name
 from rerank_training.lists.sampling import Pool, make_pool, sample_passages
 from rerank_training.lists.settings import BuildListsSettings, TeacherName
 from rerank_training.lists.teachers import Teacher, open_teacher
-from rerank_training.lists.training_list import Grades, TrainingList, of_requests, write_lists
+from rerank_training.lists.training_list import Grades, TrainingList, with_request_ids, write_lists
 from rerank_training.lists.vector_table import VectorTable, encode_texts
 
-#: What is counted besides the lists that cannot be made, in words for the summary.
+#: Lines of the summary, before their number.
 _LEFT_OUT = "candidates left out, without a text or with that of another one"
 _NOT_JUDGED = "passages in the lists that nobody judged, which count as not relevant"
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Candidate pools of a number of queries, created one by one."""
+    """Candidate pools that are created one by one, and the number of their queries."""
 
     pools: Iterable[Pool]
     queries: int
@@ -71,7 +71,7 @@ def _build_list(
     """Samples one list and lets the teacher assign its relevance.
 
     Args:
-        number: number of the list among those of its query, from 1; from 2 on it is appended to the query_id.
+        number: number of the list among the lists of its query, from 1; from 2 on it is appended to the query_id.
 
     Raises:
         CollectionError: the list has fewer than two passages, or all are equally relevant.
@@ -91,7 +91,9 @@ def _build_lists(
 ) -> tuple[list[TrainingList], list[TrainingList]]:
     """The training lists and the held-out lists of a source; lists of the same query stay together.
 
-    `counts` (sentence of the summary → number) gets what was skipped, left out and not judged.
+    Args:
+        counts: line of the summary → number, to which skipped lists, left out candidates and unjudged passages are
+            added.
 
     Raises:
         CollectionError: no list can be made from the source, from the held-out queries, or from the other queries.
@@ -100,7 +102,7 @@ def _build_lists(
     parts: tuple[list[TrainingList], list[TrainingList]] = ([], [])
     for position, pool in enumerate(with_progress(source.pools, "queries", source.queries, console)):
         counts[_LEFT_OUT] += pool.left_out
-        random = Random(f"{settings.seed}:{pool.query.query_id}")  # so that a list does not depend on those before it
+        random = Random(f"{settings.seed}:{pool.query.query_id}")  # so that a list does not depend on earlier queries
         for number in range(1, settings.lists_per_query + 1):
             try:
                 item = _build_list(pool, teacher, settings, random, number)
@@ -122,7 +124,7 @@ def _build_lists(
 
 
 def _held_out_queries(queries: int, settings: BuildListsSettings) -> set[int]:
-    """Positions of a random sample of the queries, at least one if any are requested."""
+    """Positions of a random sample of the queries: none without `held_out_share`, otherwise at least one."""
     if not settings.held_out_share or not queries:
         return set()
     count = max(1, round(settings.held_out_share * queries))
@@ -152,7 +154,7 @@ def open_source(settings: BuildListsSettings, encoder: Encoder | None) -> Source
 def _from_requests(path: Path, settings: BuildListsSettings, encoder: Encoder | None) -> Source:
     """Pools of the first `depth` candidates of each request."""
     requests = read_requests(path)
-    qrels = of_requests(read_qrels(settings.qrels), requests) if settings.qrels else []
+    qrels = with_request_ids(read_qrels(settings.qrels), requests) if settings.qrels else []
     grades = grades_by_query(qrels)
     if settings.qrels and settings.teacher is TeacherName.QRELS:
         requests = _judged(requests, grades, settings.qrels)
@@ -190,7 +192,7 @@ def _request_pools(
 
 
 def _from_collection(collection: Collection, settings: BuildListsSettings, encoder: Encoder) -> Source:
-    """Pools of the `depth` nearest passages of each judged query, by the encoder's cosine, with all relevant ones."""
+    """Pools of each judged query: its relevant passages, and the `depth` passages with the highest cosine."""
     grades, queries = grades_by_query(collection.qrels(settings.split)), collection.queries()
     judged = [query for query in queries if query.query_id in grades]
     if not judged:

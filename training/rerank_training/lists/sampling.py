@@ -17,7 +17,7 @@ class Pool:
     Attributes:
         candidates: candidates with distinct texts, in first-stage order.
         grades: doc_id → known grade; any other passage has grade 0.
-        left_out: number of the candidates without a text, or with that of another one.
+        left_out: number of the candidates that have no text, or the same text as an earlier candidate.
     """
 
     query: Query
@@ -35,7 +35,10 @@ class ListOrder(StrEnum):
 
 
 def make_pool(query: Query, candidates: Sequence[Passage], grades: Mapping[str, float]) -> Pool:
-    """A pool without candidates that have no text, or an earlier one's, which then has the higher grade of the two."""
+    """A pool of the candidates with distinct texts that are not blank.
+
+    If several candidates have the same text, the first one stays, with the highest of their grades.
+    """
     kept: dict[str, Passage] = {}
     best = dict(grades)
     for candidate in candidates:
@@ -53,8 +56,8 @@ def sample_passages(
     """Passages of one training list, which always has one relevant candidate if the pool has any.
 
     Args:
-        sizes: smallest and largest number of passages; every number between is equally likely. The list is shorter when
-            the pool does not have enough passages.
+        sizes: smallest and largest number of passages; all numbers in this range are equally likely. The list is
+            shorter if the pool does not have enough passages.
         order: order of the list; COSINE needs vectors on the query and the passages.
     """
     n = random.randint(*sizes)
@@ -72,7 +75,7 @@ def sample_passages(
 
 
 def cosine(query: Query, passage: Passage) -> float:
-    """Inner product of the unit vectors of query and passage."""
+    """Cosine of query and passage, the inner product of their unit vectors."""
     if query.vector is None or passage.vector is None:
         raise RuntimeError(f"{query.query_id} or {passage.doc_id} has no vector; this is a bug")
     return float(query.vector @ passage.vector)

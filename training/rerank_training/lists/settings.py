@@ -25,7 +25,7 @@ class TeacherName(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildListsSettings:
-    """One source, one teacher, and the sampling of the lists.
+    """Settings of `build-lists`: one source, one teacher, and the sampling of the lists.
 
     Raises:
         ConfigError: options contradict each other, or `passages` cannot be parsed.
@@ -34,19 +34,21 @@ class BuildListsSettings:
     out: Annotated[Path, "JSONL file to write; it must not exist yet."]
     teacher: Annotated[
         TeacherName,
-        "Source of the relevance. qrels: the judgements; fusion: first stage and encoder; reranker: the order of a "
-        "ranker of ours.",
+        "Source of the relevance. qrels: the judgements; fusion: first stage and encoder; reranker: the order of one "
+        "of rerank's models.",
     ]
     requests: Annotated[Path | None, "Source: RankLLM request JSONL, queries with their candidates."] = None
     collection: Annotated[
-        str, "Source: pydoc or a folder in BEIR layout, whose judged queries get the passages nearest by the encoder."
+        str,
+        "Source: pydoc or a folder in BEIR layout. The candidates of a judged query are the passages with the highest "
+        "cosine by the encoder.",
     ] = ""
-    qrels: Annotated[Path | None, "For --requests: judgements, in the form of TREC or BEIR."] = None
+    qrels: Annotated[Path | None, "For --requests: judgements, a file in TREC or BEIR format."] = None
     split: Annotated[str, "For --collection: name of the judgements, as in qrels/SPLIT.tsv."] = "train"
     passages: Annotated[str, "Number of passages in a list: a number, or a range such as 5-20."] = "20"
-    depth: Annotated[int, typer.Option(min=0, help="Candidates are sampled from this many top first-stage ranks.")] = (
-        100
-    )
+    depth: Annotated[
+        int, typer.Option(min=0, help="Number of best candidates of the first stage that lists are sampled from.")
+    ] = 100
     order: Annotated[ListOrder, "Order of the passages in a list."] = ListOrder.FIRST_STAGE
     lists_per_query: Annotated[int, typer.Option(min=1, help="Number of lists sampled for each query.")] = 1
     held_out_share: Annotated[
@@ -58,7 +60,9 @@ class BuildListsSettings:
     seed: Annotated[int, "Seed of all sampling; the same seed gives the same lists."] = 0
     name: Annotated[str, "Prefix of the query_ids; empty: the name of the source's folder."] = ""
     encoder: Annotated[str, "Encoder, a folder or a name on the Hugging Face hub; empty: all-MiniLM-L6-v2."] = ""
-    config: Annotated[Path | None, "For --teacher reranker: YAML settings of its models. Default: a service's."] = None
+    config: Annotated[
+        Path | None, "For --teacher reranker: YAML settings of its models. Default: those of `rerank serve`."
+    ] = None
     model: Annotated[str, "For --teacher reranker: name of one of the models; empty: the first."] = ""
 
     def __post_init__(self) -> None:

@@ -30,7 +30,7 @@ def by_grades(pool: Pool, passages: Sequence[Passage]) -> tuple[float, ...]:
 def by_fusion(pool: Pool, passages: Sequence[Passage]) -> tuple[float, ...]:
     """Cosine + 0.3 * first-stage score, as z-scores over the pool and the passages; see rerank/retrieval/hybrid.py.
 
-    A passage that is not in the pool gets the lowest of the pool's first-stage scores.
+    A passage that is not in the pool gets the lowest first-stage score of the pool.
     """
     first_stage = {c.doc_id: c.score for c in pool.candidates if c.score is not None}
     by_id = {passage.doc_id: passage for passage in [*pool.candidates, *passages]}
@@ -42,7 +42,7 @@ def by_fusion(pool: Pool, passages: Sequence[Passage]) -> tuple[float, ...]:
 def by_reranker(
     pool: Pool, passages: Sequence[Passage], reranker: Reranker, model: str = "", reads_scores: bool = False
 ) -> tuple[float, ...]:
-    """The order of one of our rankers, as relevance: n for the first of n passages, n - 1 for the second, and so on.
+    """The order of one of this package's rankers, as relevance: n for the first of n passages, n - 1 for the second …
 
     Args:
         model: name of one of the reranker's models; empty: its first.
@@ -51,7 +51,7 @@ def by_reranker(
     Raises:
         ConfigError: `reads_scores`, and the model gives an order without scores.
     """
-    # Without vectors, because the reranker may have another encoder.
+    # The query and passages have no vectors, because the reranker may use another encoder.
     query = Query(pool.query.text, pool.query.query_id, pool.query.instruction)
     candidates = [Passage(passage.doc_id, passage.text) for passage in passages]
     options = RankOptions(model=model, first_stage_weight=0.0)  # the order of the list does not come from a first stage

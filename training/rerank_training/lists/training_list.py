@@ -1,12 +1,12 @@
 """Training lists: a query, passages in first-stage order, and the relevance of each passage; and their files.
 
-Our own format is JSONL with one list per line; `scores` of the first stage are optional:
+The format of this package is JSONL with one list per line; `scores` of the first stage are optional:
 
     {"query_id": "7", "query": "how long does a flea live", "instruction": "optional",
      "passages": [{"doc_id": "d1", "text": "A flea lives a year."}, {"doc_id": "d2", "text": "Deserts are dry."}],
      "relevance": [2, 0], "scores": [8.5, 7.1]}
 
-Conversations are published for RankGPT, RankZephyr and FIRST; their identifiers are numbers or letters:
+RankGPT, RankZephyr and FIRST published conversations; their identifiers are numbers or letters:
 
     system     …
     user       … passages … search query: QUERY.
@@ -19,8 +19,8 @@ Conversations are published for RankGPT, RankZephyr and FIRST; their identifiers
 The parser looks for phrases of the three published prompts, and reads several user turns as one text, because RankGPT
 gives each passage in a separate turn.
 
-PE-Rank's rows are conversations whose prompts have a mark for each passage. `extra_texts` has the passages, in the
-order of the prompt and often a second time in the order of `ranking`, which counts from 0 or from 1:
+PE-Rank's rows are conversations whose prompts have a mark for each passage. `ranking` counts from 0 or from 1.
+`extra_texts` has the passages in the order of the prompt, and may repeat them in the order of `ranking`:
 
     {"messages_w_content": […], "messages_wo_content": […], "extra_texts": ["first passage", …], "ranking": [2, 0, 1]}
 
@@ -66,10 +66,11 @@ Grades: TypeAlias = Mapping[str, Mapping[str, int]]
 _MAX_BAD_SHARE = 0.01
 #: Number of invalid lines that an error message quotes.
 _QUOTED_LINES = 5
+#: Names of the speakers in conversations.
 USER, ASSISTANT = {"user", "human"}, {"assistant", "gpt"}
-#: The keys of PE-Rank's conversations, whose prompts are the same but for the texts of the passages, and the mark of a
-#: passage in them.
+#: Keys of PE-Rank's conversations; the first that a row has is read. Their prompts differ in the passages' texts only.
 PE_RANK_KEYS = ("messages_wo_content", "messages_w_content", "messages", "conversations")
+#: The mark of a passage in PE-Rank's prompts.
 PE_RANK_MARK = "<PLACEHOLDER>"
 #: No published list is longer than 100 passages. FIRST's letters end at Z.
 _NUMBERS = [str(number) for number in range(1, 101)]
@@ -84,12 +85,12 @@ class TrainingList:
 
     Attributes:
         passages: two or more with distinct doc_ids, in first-stage order.
-        relevance: a finite number per passage, higher is better. Its scale depends on the teacher, so only the order of
-            unequal numbers is comparable between teachers.
+        relevance: a finite number per passage, higher is better. The scale depends on the teacher, so relevance of
+            different teachers is comparable by order only.
         scores: scores of the first stage, one per passage; empty if unknown.
 
     Raises:
-        CollectionError: one of these conditions is not met, or a text is empty or not valid Unicode.
+        CollectionError: an attribute is not as described, or a text is empty or not valid Unicode.
     """
 
     query: Query
@@ -150,7 +151,7 @@ def _problem(item: TrainingList) -> str | None:
 
 
 def _encoding_problem(texts: Iterable[str]) -> str | None:
-    """JSON can contain half of a surrogate pair, which no tokenizer accepts."""
+    """The problem if a text has half of a surrogate pair, which JSON can contain and no tokenizer accepts; or None."""
     try:
         "".join(texts).encode()
     except UnicodeEncodeError as error:
@@ -163,7 +164,7 @@ def read_lists(path: Path, qrels: Sequence[Qrel] | None = None) -> list[Training
 
     The formats are recognised by the keys of each row:
 
-    - our own, conversations, and the rows of PE-Rank and of E2Rank, described above;
+    - the format of this package, conversations, and the rows of PE-Rank and of E2Rank, described above;
     - RankLLM requests, whose relevance is taken from `qrels`; an unjudged candidate has grade 0.
 
     Invalid rows are skipped, and logged with their location and the reason.
@@ -197,8 +198,8 @@ def read_rows(path: Path, parse: Callable[[Any, str], T], what: str) -> list[T]:
     """Reads the rows of a file. Invalid rows are skipped, and logged with their location and the reason.
 
     Args:
-        parse: makes an item of a row and its location, such as `lists.jsonl:7`.
-        what: the items, as a message names them.
+        parse: (row, its location, such as `lists.jsonl:7`) → item; raises an error if the row is invalid.
+        what: the noun for the items in messages, such as "lists".
 
     Raises:
         CollectionError: see `read_lists`.
@@ -217,7 +218,10 @@ def read_rows(path: Path, parse: Callable[[Any, str], T], what: str) -> list[T]:
 
 
 def grades_in(path: Path, qrels: Sequence[Qrel] | None) -> Grades | None:
-    """The judgements by query, with the ids of the requests in a file, which is read for them only if need be."""
+    """The judgements by query, with query_ids and doc_ids matched to those of the requests in a file.
+
+    The file is read only if the ids of the judgements need it, see `with_known_ids`. None without judgements.
+    """
     if qrels is None:
         return None
 
@@ -225,7 +229,7 @@ def grades_in(path: Path, qrels: Sequence[Qrel] | None) -> Grades | None:
     def requests() -> list[CandidateList]:
         found = []
         for _, row in json_rows(path, lambda row: row):
-            with suppress(BadRow):  # `read_rows` names it
+            with suppress(BadRow):  # `read_rows` reports it
                 found.append(parse_request(row))
         return found
 
@@ -238,8 +242,8 @@ def grades_in(path: Path, qrels: Sequence[Qrel] | None) -> Grades | None:
     )
 
 
-def of_requests(qrels: Sequence[Qrel], requests: Sequence[CandidateList]) -> list[Qrel]:
-    """The judgements with the ids of requests and of their candidates, see `with_known_ids`."""
+def with_request_ids(qrels: Sequence[Qrel], requests: Sequence[CandidateList]) -> list[Qrel]:
+    """The judgements with query_ids and doc_ids matched to those of the requests, see `with_known_ids`."""
     return with_known_ids(
         qrels,
         lambda _: {request.query.query_id for request in requests},
@@ -248,9 +252,9 @@ def of_requests(qrels: Sequence[Qrel], requests: Sequence[CandidateList]) -> lis
 
 
 def graded(lists: Sequence[TrainingList], source: object) -> list[TrainingList]:
-    """The lists where a passage is more relevant than another: others teach and measure nothing.
+    """The lists in which a passage is more relevant than another; nothing is learnt or measured on the others.
 
-    Lists that are left out are logged with their number.
+    A warning has the number of the lists that are left out.
 
     Args:
         source: where the lists come from, for messages.
@@ -271,7 +275,7 @@ def graded(lists: Sequence[TrainingList], source: object) -> list[TrainingList]:
 
 
 def write_lists(path: Path, lists: Iterable[TrainingList]) -> int:
-    """Writes lists in our own format and returns their number. `path` is replaced once all of them are written.
+    """Writes lists in this package's format and returns their number. `path` is replaced when all are written.
 
     Raises: ConfigError when the file cannot be written.
     """
@@ -307,10 +311,11 @@ def parse_list(row: Any, location: str, grades: Grades | None) -> TrainingList:
     """The list of a row in any of the formats.
 
     Args:
-        location: file and line of the row; a query without an id gets it as its id.
+        location: file and line of the row; the query_id if the row has none.
+        grades: judgements for requests; None if there are none.
 
     Raises:
-        CollectionError, BadRow, ValueError, KeyError, TypeError, AttributeError: the row is in none of them.
+        CollectionError, BadRow, ValueError, KeyError, TypeError, AttributeError: the row is in none of the formats.
     """
     if "candidates" in row or "hits" in row:
         if grades is None:
@@ -339,7 +344,7 @@ def is_alignment(row: Any) -> bool:
 
 
 def _from_request(request: CandidateList, grades: Grades) -> TrainingList:
-    """It has the scores of the candidates if all of them have one."""
+    """The list of a request, with first-stage scores if all candidates have one. Raises: CollectionError."""
     query_id, passages = request.query.query_id, request.candidates
     if query_id not in grades:
         raise CollectionError(f"no judgement for query {query_id!r}")
@@ -371,7 +376,7 @@ def _from_pe_rank(row: Any, query_id: str) -> TrainingList:
     """The list of a row of PE-Rank's training. The position in the prompt is the doc_id.
 
     Raises:
-        CollectionError: ranking, texts and marks are not of the same passages, or there is no query.
+        CollectionError: ranking, texts and marks do not agree in the number of passages, or there is no query.
         KeyError, TypeError: the row is not one of PE-Rank's.
     """
     texts, n = list(row["extra_texts"]), len(row["ranking"])
@@ -408,7 +413,7 @@ def _from_e2rank(row: Any, query_id: str) -> TrainingList:
 
 
 def _query_line(prompt: str) -> re.Match[str]:
-    """The last line that begins a query. Raises: CollectionError when there is none."""
+    """The last line that begins with "Search Query:". Raises: CollectionError if there is none."""
     query_lines = list(_QUERY_LINE.finditer(prompt))
     if not query_lines:
         raise CollectionError("no line that starts with 'Search Query:' after the passages")
@@ -416,7 +421,7 @@ def _query_line(prompt: str) -> re.Match[str]:
 
 
 def _query(prompt: str, line: re.Match[str]) -> str:
-    """The query that a line begins: up to the last instruction, on that line or a later one, else the line."""
+    """The query, which starts on this line and ends before the last instruction; without one, at the line's end."""
     instructions = list(_INSTRUCTION.finditer(prompt, line.start("query")))
     query = prompt[line.start("query") : instructions[-1].start()] if instructions else line["query"].rstrip()
     return " ".join((query if instructions else query.removesuffix(".")).split())
@@ -437,7 +442,7 @@ def _passages(text: str) -> dict[str, str]:
 
 
 def _find_identifiers(text: str, names: list[str]) -> list[tuple[str, int, int]]:
-    """(identifier, start of its bracket, start of its passage), each after the last one, until one is missing."""
+    """(identifier, start of its bracket, start of its passage) of each name in turn, until one is missing."""
     found: list[tuple[str, int, int]] = []
     for name in names:
         match = re.compile(rf"^\[{name}\]\s", re.MULTILINE).search(text, found[-1][2] if found else 0)
@@ -477,7 +482,7 @@ def _row(item: TrainingList) -> dict[str, Any]:
 
 
 def _quoted(errors: Sequence[str]) -> str:
-    """The first errors, "file:line: reason"; a reason of several lines stands once, after its lines."""
+    """The first errors, as "file:line, file:line: reason": lines with the same reason are named together."""
     locations: dict[str, list[str]] = {}
     for error in errors:
         location, _, reason = error.partition(": ")

@@ -49,5 +49,5 @@ class VectorTable:
         self._vectors = encode_texts(encode, list(self._row), console)
 
     def __call__(self, texts: Sequence[str]) -> Matrix:
-        """(len(texts), E)."""
+        """(len(texts), D) unit vectors. Raises: KeyError if a text is not one of the set."""
         return self._vectors[[self._row[text] for text in texts]]

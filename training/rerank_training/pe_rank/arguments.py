@@ -19,20 +19,21 @@ class PERankArguments(ListArguments):
 
     base: Annotated[
         str,
-        "What to start from: a PE-Rank checkpoint in any published layout, the result of an alignment, or a causal "
-        "language model without projector; a folder, or a name on the Hugging Face hub.",
+        "Model to start from, a folder or a name on the Hugging Face hub: a PE-Rank checkpoint in any published "
+        "layout, the result of an alignment, or a causal language model without projector.",
     ]
     encoder: Annotated[str, "Encoder of the passages, a folder or a name on the hub; empty: all-MiniLM-L6-v2."] = ""
     objective: Annotated[
         Literal["align", "rank"], "align: the projector learns to keep the text; rank: all weights learn to rank."
     ] = "rank"
-    template: Annotated[str | None, "Prompt template, a name or a YAML file, for a base that does not name one."] = None
+    template: Annotated[str | None, "Prompt template, a name or a YAML file, for a base that has none."] = None
     decoding: Annotated[
-        Literal["one_step", "dynamic"], "The decoding to train for: all passages in one step, or one after the other."
+        Literal["one_step", "dynamic"],
+        "Decoding to train for. one_step: all passages are scored in one step; dynamic: they are chosen one by one.",
     ] = "one_step"
     rank_loss: RankLossName = "listmle"
     text_weight: Annotated[
-        float, "Weight of the ranking loss where passages are vectors with their texts; 1 without them."
+        float, "Weight of the ranking loss on prompts with vectors and texts; the loss on vectors alone has weight 1."
     ] = 1.0
     kl_weight: Annotated[
         float,
@@ -41,15 +42,16 @@ class PERankArguments(ListArguments):
     ] = 0.2
     passage_tokens: Annotated[
         int,
-        "A shown or restored text is truncated to this number of tokens; 0: 64, or as many as fit into the model's "
-        "context for each passage of a window.",
+        "Texts in prompts and texts to restore are truncated to this number of tokens; 0: to 64, or fewer if the texts "
+        "of a window would not fit into the model's context.",
     ] = 0
     lora_rank: Annotated[
         int, f"Rank of the LoRA adapter (alpha is {LORA_ALPHA}), which is merged at the end; 0: train all weights."
     ] = 0
     layout: Annotated[
         Literal["rerank", "published"],
-        "Files of the result. published: those that the code of PE-Rank's authors reads; rerank serves both.",
+        "Layout of the result's files. published: the layout that the code of PE-Rank's authors reads. rerank serves "
+        "both.",
     ] = "rerank"
 
     def __post_init__(self) -> None:

@@ -40,7 +40,7 @@ CHOSEN_SLOT = -3
 
 #: Names of the projector's weights in published checkpoints.
 PROJECTOR_PREFIX = "model.projector."
-#: Type of a new projector for a causal LM without one, as in the paper.
+#: Type of the new projector of a causal LM, as in the paper.
 _NEW_PROJECTOR = "mlp2x_gelu"
 
 
@@ -49,11 +49,11 @@ class PEModel(nn.Module):
 
     Args:
         transformer: the transformer without its vocabulary head.
-        projector: encoder space → model space.
+        projector: vectors of the encoder (…, E) → input embeddings of the transformer (…, D).
         settings: content of config.json in this package's layout.
-        own_vocabulary: True if the checkpoint has token embeddings; False if it uses the encoder's, which
-            are not saved.
-        head: (vocabulary, D) output embeddings; None if they are tied to the token embeddings, or there are none.
+        own_vocabulary: True if the checkpoint has token embeddings; False if it uses those of the encoder, which are
+            not saved.
+        head: (vocabulary, D) output embeddings; None if they are tied to the token embeddings or do not exist.
 
     Attributes:
         layout: layout of the checkpoint's files; None: this package's, see `load_pe_checkpoint`.
@@ -78,7 +78,7 @@ class PEModel(nn.Module):
         self.register_buffer("head", head, persistent=False)
 
     def forward(self, input_ids: Tensor, vectors: Tensor, mask: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
-        """Final hidden states (B, T, D) and projected passages (B, N, D). Takes the arguments of `embed`."""
+        """Final hidden states (B, T, D) and projected passages (B, N, D). The arguments are those of `embed`."""
         embeddings, passages = self.embed(input_ids, vectors, mask, order)
         states: Tensor = self.transformer(inputs_embeds=embeddings, use_cache=False).last_hidden_state
         return states, passages.clone()  # FSDP does not notice all uses of a view
@@ -88,7 +88,7 @@ class PEModel(nn.Module):
 
         Args:
             input_ids: (B, T) token ids and slots, padded at the end.
-            vectors: (B, 1 + N, E) of query and passages; (B, N, E) if the prompt has no slot for the query.
+            vectors: vectors of query and passages (B, 1 + N, E), or of passages (B, N, E) without a QUERY_SLOT.
             mask: (B, N), False at the padding of short windows.
             order: (B, N) positions of the passages in the order in which CHOSEN_SLOTs feed them back, padding last.
         """
@@ -108,7 +108,7 @@ class PEModel(nn.Module):
         return states @ head.detach().T.to(states.dtype)
 
     def get_input_embeddings(self) -> nn.Module:
-        """Called by Trainer for --neftune-noise-alpha. Tokens get the noise, vectors of passages none."""
+        """Called by Trainer for --neftune-noise-alpha, which adds noise to tokens but not to vectors of passages."""
         embeddings: nn.Module = self.transformer.get_input_embeddings()
         return embeddings
 
@@ -117,7 +117,7 @@ class PEModel(nn.Module):
         self.transformer.activation_checkpointing_enable(**given)
 
     def save_pretrained(self, folder: Path) -> None:
-        """Writes config.json and weights. Merges an adapter, irreversibly."""
+        """Writes config.json and weights. An adapter is merged into the weights for good."""
         if isinstance(self.transformer, PeftModel):
             self.transformer = self.transformer.float().merge_and_unload()  # in bfloat16, small changes would be lost
         weights = {f"model.{name}": tensor for name, tensor in self.transformer.state_dict().items()}
@@ -151,7 +151,8 @@ class PEBase:
 
     Attributes:
         folder: folder of the base.
-        causal_lm: folder of the base if it is a plain causal LM, or its name on the hub; empty for a PE-Rank model.
+        causal_lm: folder, or name on the hub, of a causal LM without PE-Rank's weights; empty for a PE-Rank model.
+        context_tokens: largest number of positions that the model reads.
         revision: SHA-256 of the weights of the base.
     """
 
@@ -169,17 +170,17 @@ class PEBase:
 
 
 def load_pe_base(folder: Path, encoder: Encoder, template: str | None) -> PEBase:
-    """Loads a PE-Rank checkpoint (see `load_pe_checkpoint`), or a causal LM: float32 on the CPU.
+    """Loads a PE-Rank checkpoint (see `load_pe_checkpoint`) or a causal LM, in float32 on the CPU.
 
-    A causal LM gets a new projector, or the one of an alignment stage, see `is_aligned_projector`.
+    A causal LM gets a new projector, or that of an alignment, see `is_aligned_projector`.
 
     Args:
         template: prompt template for a base without one.
 
     Raises:
-        CheckpointError: the base is neither of these, or was trained for another encoder.
-        ConfigError: the template does not exist, or is not the one that the checkpoint names; or the causal LM of a
-            projector or of an adapter cannot be found.
+        CheckpointError: the base is neither a PE-Rank checkpoint nor a causal LM, or was trained for another encoder.
+        ConfigError: the template does not exist or is not that of the checkpoint, or the causal LM of a projector or an
+            adapter cannot be found.
     """
     if is_aligned_projector(folder):
         projector, causal_lm = load_aligned_projector(folder, encoder)
@@ -198,10 +199,14 @@ def load_pe_base(folder: Path, encoder: Encoder, template: str | None) -> PEBase
 def _from_causal_lm(
     folder: Path, causal_lm: str, encoder: Encoder, template: str | None, projector: nn.Module | None = None
 ) -> PEBase:
-    """Loads a causal LM.
+    """A causal LM with a projector as a base.
 
     Args:
-        folder: folder of the base, which has the projector or else the causal LM.
+        folder: folder of the base: of the aligned projector if there is one, otherwise of the causal LM.
+        projector: the aligned projector; None for a new one.
+
+    Raises:
+        CheckpointError: the causal LM cannot be loaded, or its layers have other names than serving reads.
     """
     try:
         check_settings(Path(causal_lm))
@@ -240,7 +245,7 @@ def _encoder_settings(encoder: Encoder) -> dict[str, Any]:
 
 
 def set_trainable(model: PEModel, transformer: bool, lora_rank: int = 0) -> None:
-    """Selects the weights that are trained: the projector, and if requested the transformer or an adapter of it.
+    """Selects the weights that are trained: the projector, and with `transformer` the transformer or a new adapter.
 
     The encoder's token embeddings are never trained, because the checkpoint does not store them.
     """
@@ -254,5 +259,5 @@ def set_trainable(model: PEModel, transformer: bool, lora_rank: int = 0) -> None
 
 
 def _fill(embeddings: Tensor, slots: Tensor, vectors: Tensor) -> Tensor:
-    """(B, T, D) with `vectors` (K, D) in the K slots (B, T) that are True, row by row."""
+    """(B, T, D) embeddings, where `vectors` (K, D) replace, in order, the K positions that `slots` (B, T) marks."""
     return embeddings.masked_scatter(slots[..., None], vectors.to(embeddings.dtype))

@@ -1,7 +1,8 @@
 """Batches and losses of PE-Rank's two trainings: alignment of the projector, and ranking.
 
-Aligned, the model restores a passage's text from its projected vector. Trained to rank, it has ranking losses with and
-without passage texts, and the KL divergence between both (PE-Rank, arXiv 2406.14848, sections 3.3 and 3.4).
+In the alignment, the model learns to restore a passage's text from its projected vector. To learn ranking, it has
+ranking losses on prompts with and without texts, and the KL divergence between the scores with and without texts
+(PE-Rank, arXiv 2406.14848, sections 3.3 and 3.4).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from rerank_training.trainer.losses import IGNORE_INDEX, RankLoss, kl, label_cou
 from rerank_training.trainer.processes import over_all_processes
 from rerank_training.trainer.windows import relevance_and_mask
 
-#: The vector in the body of a template.
+#: The slot of a passage's vector in the body of a template, with a closing bracket.
 _VECTOR = re.compile(r"\{candidate\}\]?")
 #: Template of the prompt; the answer is the text of the passage.
 ALIGN_TEMPLATE = "pe_align"
@@ -49,12 +50,12 @@ class PECollator:
     `text_last_index`.
 
     Args:
-        prompts: as serving renders them.
+        prompts: the prompts of serving.
         passages: vectors of all passages in the windows.
-        queries: vectors of all queries; None if the prompts show none.
+        queries: vectors of all queries; None if the prompts have no slot for the query.
         context_tokens: largest number of positions that the model reads.
-        text_prompts: the same with the text after each vector, if these are trained too.
-        with_choices: append all passages but the last to the prompt, best first, for dynamic decoding.
+        text_prompts: prompts with the text after each vector; None if these are not trained.
+        with_choices: whether all passages but the last follow the prompt, best first, for dynamic decoding.
     """
 
     prompts: VectorPrompts
@@ -101,7 +102,7 @@ class PECollator:
 
 
 def prompt_ids(prompts: VectorPrompts, window: TrainingList) -> list[int]:
-    """Token ids and slots of a window's prompt, as serving renders it."""
+    """Token ids and slots of a window's prompt, equal to those in serving."""
     passages = window.passages
     if prompts.reads_text:
         passages = tuple(replace(passage, text=prompts.shown_text(passage)) for passage in passages)
@@ -109,7 +110,7 @@ def prompt_ids(prompts: VectorPrompts, window: TrainingList) -> list[int]:
 
 
 def with_text(template: Template) -> Template:
-    """The template with each passage's text after its vector, and after a bracket that closes around the vector.
+    """The template with each passage's text after its vector, or after the bracket that closes behind the vector.
 
     Raises:
         ConfigError: the template shows the text already.
@@ -123,7 +124,7 @@ def with_text(template: Template) -> Template:
 
 
 def _orders(windows: Sequence[TrainingList]) -> Tensor:
-    """(B, N) positions by falling relevance, padding last."""
+    """(B, N) positions of the passages by falling relevance, padding last."""
     relevance = [torch.tensor(window.relevance) for window in windows]
     values = pad_sequence(relevance, batch_first=True, padding_value=-torch.inf)
     return values.argsort(dim=1, descending=True, stable=True)
@@ -135,10 +136,11 @@ class PEObjective:
 
     Attributes:
         rank_loss: `stepwise_listmle` for dynamic decoding, otherwise any of RANK_LOSSES.
-        stepwise: dynamic decoding: each rank has other scores, and the teacher's choices are fed back.
-        text_weight: weight of the ranking loss where passages are vectors and text; where they are vectors, it is 1.
-        kl_weight: weight of KL(scores with text || scores without). For dynamic decoding it is the paper's: the
-            sum over the ranks, with a gradient for both. In one step there is one term, with none for the former.
+        stepwise: True for dynamic decoding: each rank has its own scores, and the teacher's choices are fed back.
+        text_weight: weight of the ranking loss on prompts with vectors and texts; the loss on vectors alone has weight
+            1.
+        kl_weight: weight of KL(scores with text || scores without). For dynamic decoding, as in the paper, it is the
+            sum over the ranks, and the gradient flows into both. In one step, the scores with text get no gradient.
     """
 
     rank_loss: RankLoss
@@ -148,11 +150,11 @@ class PEObjective:
 
     @property
     def reads_text(self) -> bool:
-        """True if batches need the prompts with text."""
+        """True if a loss needs the prompts with texts."""
         return self.text_weight > 0 or self.kl_weight > 0
 
     def terms(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        """The terms of the loss; their means over the processes are those of the windows of all of them."""
+        """(K,) terms of the loss. The mean of a term over all processes is the term of all their windows."""
         scores = self._scores(model, batch)
         terms = [self._rank(scores, batch)]
         if self.reads_text:
@@ -162,13 +164,13 @@ class PEObjective:
         return torch.stack(terms)
 
     def counts(self, batch: dict[str, Tensor]) -> Tensor:
-        """The numbers of lists that the terms are means over."""
+        """(K,) number of lists over which each term is a mean."""
         losses = [self.rank_loss, *([self.rank_loss, kl] if self.reads_text else [])]
         return torch.stack([loss.count(batch["relevance"], batch["mask"]) for loss in losses])
 
     @torch.no_grad()
     def scores(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        """(B, N) scores as in serving, up to a constant; undefined at the padding of short windows."""
+        """(B, N) scores of serving plus a constant; undefined at the padding of short windows."""
         if not self.stepwise:
             return self._scores(model, batch)
         pe_model = cast(PEModel, model)
@@ -182,7 +184,11 @@ class PEObjective:
         return pad_sequence([torch.tensor(row) for row, _ in chosen], batch_first=True).to(passages.device)
 
     def _scores(self, model: nn.Module, batch: dict[str, Tensor], view: str = "") -> Tensor:
-        """(B, N) inner products of the passages and the last state; stepwise (B, N, N), row k for rank k."""
+        """(B, N) inner products of the passages with the last hidden state; stepwise (B, N, N) with row k for rank k.
+
+        Args:
+            view: "text_" for the prompts with texts.
+        """
         states, passages = model(batch[f"{view}input_ids"], batch["vectors"], batch["mask"], batch["order"])
         steps = torch.arange(passages.shape[1] if self.stepwise else 1, device=states.device)
         indices = (batch[f"{view}last_index"][:, None] + steps).clamp(max=states.shape[1] - 1)  # (B, steps)
@@ -205,14 +211,17 @@ class PEObjective:
 
 @dataclass(frozen=True)
 class AlignCollator:
-    """Collates texts into a batch: for each text, the prompt with its vector, followed by the answer: the text itself.
+    """Collates texts into a batch: for each text, a prompt with its vector, and the answer.
+
+    Without a conversation about the text, the answer is the text itself.
 
     The batch holds `input_ids` (B, T); `labels` (B, T), the answer's tokens, and IGNORE_INDEX elsewhere; `vectors`
     (B, 1, E); and the other arguments of PEModel: `mask` (B, 1), all True, and `order` (B, 1), all 0.
 
     Args:
         prompts: prompts for texts without a conversation.
-        turns: the conversations about texts.
+        vectors: vectors of all texts.
+        turns: text → the conversation about it.
     """
 
     prompts: VectorPrompts
@@ -243,15 +252,15 @@ class AlignCollator:
             return prompt, answer if end is None else [*answer, int(end)]
         opening, whole = self._ids(self._chat()), self._ids(self._chat(shown))
         shared = next((i for i, (a, b) in enumerate(zip(opening, whole, strict=False)) if a != b), len(opening))
-        answer = whole[shared:]  # as in one text, where a token may span the end of the prompt and the answer
+        answer = whole[shared:]  # a token may span the end of the prompt and the start of the answer
         return prompt[: len(prompt) - len(opening) + shared], answer if end in (None, *answer) else [*answer, int(end)]
 
     def _prompts_of(self, turns: AlignTurns) -> VectorPrompts:
-        """The prompts with the words of a conversation; many conversations have the same."""
+        """Prompts with the user's words in a conversation; they are cached, because many conversations share them."""
         return _prompts_around(self.tokenizer, turns.before, turns.after)
 
     def _chat(self, answer: str | None = None) -> str:
-        """A turn of the user and the answer in chat markup; without one, up to where it begins."""
+        """A user's turn and the answer in chat markup; without an answer, the markup ends where it would begin."""
         turns = [{"role": "user", "content": "a passage."}]
         turns += [] if answer is None else [{"role": "assistant", "content": answer}]
         options = {"tokenize": False, "add_generation_prompt": answer is None, "enable_thinking": False}
@@ -267,10 +276,10 @@ def _prompts_around(tokenizer: PreTrainedTokenizerBase, before: str, after: str)
 
 
 class AlignObjective:
-    """The language model's loss on the text, given its vector."""
+    """The cross entropy of the answers, given the vectors of the texts."""
 
     def terms(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        """(1,) the mean cross entropy of the texts' tokens."""
+        """(1,) mean cross entropy of the answers' tokens, in nats."""
         states, _ = model(batch["input_ids"], batch["vectors"], batch["mask"], batch["order"])
         labelled = batch["labels"] != IGNORE_INDEX
         first = int(labelled.int().argmax(dim=1).min()) - 1  # the position that predicts the first answer
@@ -278,7 +287,7 @@ class AlignObjective:
         return language_model_loss(pe_model.logits(states[:, first:]), batch["labels"][:, first:])[None]
 
     def counts(self, batch: dict[str, Tensor]) -> Tensor:
-        """(1,) the number of the texts' tokens."""
+        """(1,) number of tokens in the answers."""
         return label_count(batch["labels"])[None]
 
     def scores(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:

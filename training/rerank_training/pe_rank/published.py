@@ -27,16 +27,17 @@ from rerank_training.pe_rank.model import PEBase
 
 logger = logging.getLogger(__name__)
 
-#: Tokens of the authors' prompts, where vectors go: of a passage, and of a passage that was chosen.
+#: Tokens of the authors' prompts that are replaced by the vector of a passage, and of a passage that was chosen.
 MARKS = ("<PLACEHOLDER>", "<RANK>")
+#: Prefix of the authors' model types.
 _EMBED = "embed_"
-#: The architectures for which their code has models.
+#: Architecture for which the authors' code has models → its name in their classes.
 _ARCHITECTURES = {"llama": "Llama", "mistral": "Mistral"}
-#: The poolings of their encoder, by the names of sentence-transformers.
+#: Pooling by its name in sentence-transformers → its name in the authors' code.
 _POOLINGS = {"mean": "mean", "cls": "cls", "lasttoken": "last_token"}
 #: Keys of config.json that only this package, or only transformers 5, writes.
 _OURS = ("encoder_sha256", "template", "dtype", "rope_parameters")
-#: Files of a tokenizer, and the settings of generation.
+#: Patterns of the files of a tokenizer, and of the settings of generation.
 _TOKENIZER_FILES = (
     *("tokenizer*.json", "*.model", "vocab.*", "merges.txt", "special_tokens_map.json", "added_tokens.json"),
     *("chat_template.*", "generation_config.json"),
@@ -48,11 +49,11 @@ class PublishedLayout:
     """The files of the published layout that are not trained weights.
 
     Attributes:
-        settings: config.json, in the keys of transformers 4.
-        encoder: the tensors of the encoder; their code takes them from the checkpoint.
-        tokenizer: folder of the tokenizer that the base has.
-        marks: token → id, of those that the tokenizer lacks.
-        projector_only: the result is that of the alignment: config.json and projector.bin, and the base as it was.
+        settings: content of config.json, with the keys of transformers 4.
+        encoder: name → tensor of the encoder, which the authors' code reads from the checkpoint.
+        tokenizer: folder of the base's tokenizer.
+        marks: mark that the tokenizer lacks → its new token id.
+        projector_only: whether only config.json and projector.bin are written, as after the authors' alignment.
     """
 
     settings: dict[str, Any]
@@ -62,7 +63,7 @@ class PublishedLayout:
     projector_only: bool
 
     def write(self, folder: Path, weights: Mapping[str, Tensor]) -> None:
-        """Writes config.json, weights and tokenizer.
+        """Writes config.json, weights and tokenizer. See `Layout.write`.
 
         Args:
             weights: weights of the transformer as model.*, of the projector as model.projector.*, and of the head.
@@ -79,7 +80,7 @@ class PublishedLayout:
         _write_json(folder / "config.json", settings)
 
     def _with_marks(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The weights with embeddings of the marks, which vectors replace: their mean."""
+        """The weights with a row for each new mark: the mean of the others, as its value is never read."""
         tensors, needed = dict(weights), max(self.marks.values(), default=-1) + 1
         for name in (TOKEN_EMBEDDINGS, HEAD):
             if name in tensors and (added := needed - len(tensors[name])) > 0:
@@ -89,13 +90,13 @@ class PublishedLayout:
 
 
 def published_layout(base: PEBase, encoder: Encoder, objective: Literal["align", "rank"]) -> PublishedLayout:
-    """The published layout of what is trained from a base.
+    """The published layout of the result of a training.
 
-    The result of an alignment is config.json and projector.bin if the base was a causal LM, as theirs. Everything else
-    is a complete checkpoint.
+    The result of an alignment that started from a causal LM is config.json and projector.bin, as in the authors' code.
+    All other results are complete checkpoints.
 
     Raises:
-        ConfigError: their code has no model of this kind, or the base's tokenizer is not in a folder.
+        ConfigError: the authors' code has no model of this kind, or the base's tokenizer is not in a folder.
     """
     raw = read_settings(base.folder / "config.json")
     projector_only = objective == "align" and bool(base.causal_lm)
@@ -115,9 +116,9 @@ def published_layout(base: PEBase, encoder: Encoder, objective: Literal["align",
 
 
 def _settings(raw: Mapping[str, Any], base: PEBase, encoder: Encoder) -> dict[str, Any]:
-    """config.json of a complete checkpoint: the base's, with the keys of their training where it lacks them.
+    """config.json of a complete checkpoint: that of the base, and the keys of the authors' training that it lacks.
 
-    Raises: ConfigError when their code has no such model.
+    Raises: ConfigError if the authors' code has no such model.
     """
     projector, model_type = base.model.settings.projector_type, str(raw.get("model_type"))
     if not base.model.own_vocabulary or not re.fullmatch(r"linear|identity|mlp\dx_gelu", projector):
@@ -147,7 +148,7 @@ def _settings(raw: Mapping[str, Any], base: PEBase, encoder: Encoder) -> dict[st
 
 
 def _class_of(raw: Mapping[str, Any], head: str) -> str:
-    """The class of their code. Raises: ConfigError when there is none for the architecture."""
+    """The name of the class in the authors' code. Raises: ConfigError if there is none for the architecture."""
     architecture = str(raw.get("model_type")).removeprefix(_EMBED)
     if architecture not in _ARCHITECTURES:
         raise ConfigError(
@@ -158,7 +159,7 @@ def _class_of(raw: Mapping[str, Any], head: str) -> str:
 
 
 def _rope(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of transformers 4 for the rotary embeddings. It would take its default for those of transformers 5."""
+    """The settings of rotary embeddings with the keys of transformers 4, which ignores those of transformers 5."""
     if not parameters:
         return {}
     kind, others = str(parameters.get("rope_type", "default")), ("rope_theta", "rope_type")
@@ -169,7 +170,7 @@ def _rope(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pooling(encoder: Encoder) -> str:
-    """The name of the encoder's pooling in their code. Raises: ConfigError when it has no such encoder."""
+    """The name of the encoder's pooling in the authors' code. Raises: ConfigError if it has no such encoder."""
     if encoder.pooling not in _POOLINGS or not encoder.ends_with_pooling or encoder.id.document_prompt:
         raise ConfigError(
             f"--layout published: encoder {encoder.id.name} pools by {encoder.pooling or 'another way'}, has further "
@@ -180,7 +181,7 @@ def _pooling(encoder: Encoder) -> str:
 
 
 def _encoder_tensors(folder: Path, encoder: Encoder) -> dict[str, Tensor]:
-    """The encoder's tensors in a checkpoint; if it has none, those of the encoder that is loaded."""
+    """Name → tensor of the encoder in a checkpoint, or if it has none, of the loaded encoder."""
     weights = {} if is_aligned_projector(folder) or (folder / ADAPTER_FILE).is_file() else read_weights(folder)
     if stored := {name: tensor for name, tensor in weights.items() if name.startswith(ENCODER_PREFIX)}:
         return stored
@@ -190,7 +191,7 @@ def _encoder_tensors(folder: Path, encoder: Encoder) -> dict[str, Tensor]:
 
 
 def _tokenizer_folder(base: PEBase) -> Path:
-    """Raises: ConfigError when the tokenizer is not in a folder, whose files the layout has as they are."""
+    """The folder of the base's tokenizer, whose files are copied. Raises: ConfigError if it is not a local folder."""
     source = str(base.folder) if has_tokenizer(base.folder) else base.causal_lm or base_model_of(base.folder)
     if not Path(source).is_dir():
         raise ConfigError(
@@ -201,18 +202,22 @@ def _tokenizer_folder(base: PEBase) -> Path:
 
 
 def write_tokenizer(source: Path, out: Path, marks: Mapping[str, int]) -> None:
-    """Copies the files of a tokenizer, and adds the marks to them, as transformers 4 saves added tokens."""
+    """Copies the files of a tokenizer, and adds the marks to them in the way of transformers 4.
+
+    Args:
+        marks: mark → its token id.
+    """
     for path in sorted({path for pattern in _TOKENIZER_FILES for path in source.glob(pattern)}):
         shutil.copyfile(path, out / path.name)
     if not any((out / name).is_file() for name in ("tokenizer.model", "vocab.json")):
         logger.warning(
             "%s has no tokenizer.model or vocab.json, which the code of PE-Rank's authors reads (use_fast=False); copy "
-            "it from the model that the tokenizer is of",
+            "it from the tokenizer's model",
             source,
         )
     config = read_settings(path := out / "tokenizer_config.json")
     template = out / "chat_template.jinja"
-    if template.is_file() and "chat_template" not in config:  # transformers 4 would take a template of its own
+    if template.is_file() and "chat_template" not in config:  # transformers 4 would use its default template
         config["chat_template"] = template.read_text(encoding="utf-8")
         _write_json(path, config)
     if marks:

@@ -104,7 +104,7 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: E
 
 
 def _check_words(base: PEBase, arguments: PERankArguments) -> None:
-    """Warns if the prompt differs from that of PE-Rank's authors, whose code always uses its own prompt."""
+    """Warns if the base is trained with this package's default prompt, because the authors' code uses its own."""
     if arguments.objective == "rank" and base.template.sha256 == load_template("pe_rank_text").sha256:
         logger.warning(
             "--layout published: the model is trained with the words of template pe_rank_text, and the code of "
@@ -113,7 +113,7 @@ def _check_words(base: PEBase, arguments: PERankArguments) -> None:
 
 
 def _check_divided(arguments: PERankArguments, settings: RunArguments) -> None:
-    """Raises: ConfigError when a model that is divided among processes cannot be trained like this."""
+    """Raises: ConfigError if the arguments are impossible for a model that FSDP divides among processes."""
     settings.check_loads_whole_models("train-pe-rank")
     if settings.fsdp and arguments.decoding == "dynamic" and arguments.eval_lists:
         raise ConfigError(
@@ -123,7 +123,7 @@ def _check_divided(arguments: PERankArguments, settings: RunArguments) -> None:
 
 
 def _check_base(arguments: PERankArguments) -> Path:
-    """Returns the folder of the base, which is downloaded if it is on the hub.
+    """The folder of the base, which is downloaded if it is a name on the hub.
 
     Raises:
         ConfigError, CheckpointError: the base or the encoder is neither a folder nor a model on the hub.
@@ -136,7 +136,7 @@ def _check_base(arguments: PERankArguments) -> Path:
 
 
 def _passage_tokens(arguments: PERankArguments, base: PEBase, lists: Iterable[TrainingList]) -> int:
-    """The value of --passage-tokens; by default 64, or fewer if the prompt with the longest query has less room."""
+    """The value of --passage-tokens; by default 64, or fewer if the prompt of the longest query is too long for it."""
     if arguments.passage_tokens or arguments.objective == "align":
         return arguments.passage_tokens or _TEXT_TOKENS
     template = base.template if "{text}" in base.template.body else with_text(base.template)
@@ -156,7 +156,7 @@ def _passage_tokens(arguments: PERankArguments, base: PEBase, lists: Iterable[Tr
 def _trainer_to_align(
     arguments: PERankArguments, settings: RunArguments, encoder: Encoder, base: PEBase, turns: AlignTexts
 ) -> RankingTrainer:
-    """Raises: ConfigError when the base cannot write text."""
+    """The trainer of an alignment. Raises: ConfigError if the base cannot write text."""
     if not base.model.own_vocabulary:
         raise ConfigError(
             f"{arguments.base} reads the encoder's token embeddings and writes no text, so it cannot be aligned; use "
@@ -175,7 +175,7 @@ def _trainer_to_align(
 
 
 def _unsampled(text: str, seed: str) -> str:
-    """The window of an item: the text itself, of which nothing is sampled."""
+    """The text itself, as a window of `TrainingWindows`: in an alignment, nothing is sampled."""
     return text
 
 

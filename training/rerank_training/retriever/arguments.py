@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from rerank.errors import ConfigError
 from rerank_training.trainer.flags import LORA_ALPHA, RankLossName, RunFlags, learning_rates
 
-#: Losses that read the distances between the teacher's scores. Some rankers give an order only.
+#: Losses that read the differences between the teacher's scores, which a teacher that only orders does not have.
 _DISTANCE_LOSSES = {"kl", "listnet"}
 
 
@@ -24,11 +24,11 @@ class RetrieverArguments:
     index: Annotated[str, "Folder written by `rerank index`; its encoder is trained."]
     queries: Annotated[
         str,
-        "Lines of query_id, tab, text, or BEIR's queries.jsonl or its folder; with qrels/ next to it if --held-out is "
-        "given.",
+        "Queries: a file with lines of query_id, tab, text; or BEIR's queries.jsonl, or its folder. --held-out reads "
+        "judgements in qrels/ next to the file.",
     ]
     held_out: Annotated[
-        str, "Name of judgements, as in qrels/NAME.tsv: their queries are evaluated, not trained on."
+        str, "Name of judgements, as in qrels/NAME.tsv, whose queries are held out for the evaluation."
     ] = ""
     teacher: Annotated[
         Literal["fusion", "reranker"],
@@ -46,7 +46,7 @@ class RetrieverArguments:
 
     @property
     def reads_scores(self) -> bool:
-        """True if the loss reads the distances between the teacher's scores."""
+        """True if the loss reads the differences between the teacher's scores."""
         return self.rank_loss in _DISTANCE_LOSSES
 
     def __post_init__(self) -> None:
@@ -54,15 +54,15 @@ class RetrieverArguments:
             raise ConfigError(f"lists of {self.list_size} passages cannot be ranked; use a --list-size of 2 or more")
 
 
-#: Peak learning rates of an encoder without a flag.
+#: Default peak learning rates of an adapter and of all weights of an encoder.
 ADAPTER_LEARNING_RATE, WEIGHTS_LEARNING_RATE = 2e-4, 2e-5
 
 
 @dataclass
 class RetrieverRunFlags(RunFlags):
-    """The flags of a run with defaults for a small encoder with an adapter."""
+    """The flags of a run, with defaults for a small encoder with an adapter."""
 
-    #: Seconds that processes wait for the main one, which finds passages and encodes them.
+    #: Time in seconds that processes wait for the main process while it retrieves passages and encodes the collection.
     unshown = MappingProxyType({"ddp_timeout": 7 * 86400})
 
     output_dir: Annotated[

@@ -1,8 +1,8 @@
 """Distills a ranker into the encoder of an index: from the arguments of `distill-retriever` to encoder and index.
 
-BM25 and the encoder find passages for every query, so that the encoder's mistakes are among them; the teacher grades
-them; the encoder is trained, and encodes the collection again. A killed run resumes at its last step, save or chunk of
-passages when the same command is given again.
+BM25 and the encoder retrieve passages for every query, among them the encoder's mistakes. The teacher grades them. The
+encoder is trained on the graded lists, and encodes the collection again. When the same command is given again, a killed
+run resumes after its last finished part, save of the training, or chunk of passages.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ ENCODER, INDEX, TRAINING, REPORT = "encoder", "index", "training", "report.json"
 def distill_retriever(arguments: RetrieverArguments, settings: RunArguments) -> Path:
     """Trains and returns the folder of the run, with `encoder`, its `index`, and report.json.
 
-    What exists already is not made again. All processes train; the main process does the rest, and the others wait.
+    Parts of the run that are finished already are kept. All processes train; the main process does everything else,
+    and the others wait.
 
     Raises:
         ConfigError, CollectionError, IndexMismatch: an input cannot be used, or the run is finished already.
@@ -105,13 +106,13 @@ def split_queries(folder: Path, held_out: str, index: Path) -> tuple[list[Query]
     """Training queries, held-out queries, and the judgements of the held-out queries.
 
     Args:
-        folder: a folder in BEIR layout, or its file of queries; read with qrels/{held_out}.tsv for held-out queries.
+        folder: a folder in BEIR layout, or its file of queries; the judgements are in qrels/{held_out}.tsv next to it.
         held_out: name of the judgements whose queries are held out; empty: no query is held out.
-        index: has the judged passages.
+        index: folder of the index that has the judged passages.
 
     Raises:
         CollectionError: a file cannot be read.
-        ConfigError: there are no training queries, or no held-out ones although some were requested.
+        ConfigError: there are no training queries, or `held_out` is given and has none of the queries.
     """
     queries = beir.queries(folder)
     qrels = _judgements(beir.qrels_file(folder, held_out), queries, index) if held_out else []
@@ -128,7 +129,7 @@ def split_queries(folder: Path, held_out: str, index: Path) -> tuple[list[Query]
 
 
 def _judgements(path: Path, queries: Sequence[Query], index: Path) -> list[Qrel]:
-    """The judgements of a file, with the ids of the queries and of the passages of an index."""
+    """The judgements of a file, with ids matched to those of the queries and of the passages of an index."""
     return with_known_ids(
         read_qrels(path),
         lambda _: {query.query_id for query in queries},
@@ -139,14 +140,14 @@ def _judgements(path: Path, queries: Sequence[Query], index: Path) -> list[Qrel]
 def mined_lists(
     index: Index, encoder: Encoder, queries: Sequence[Query], depth: int, teacher: Teacher
 ) -> Iterator[TrainingList]:
-    """One list per query with at least two passages.
+    """One list for each query that retrieves at least two passages.
 
     Args:
-        encoder: the one of `index`.
+        encoder: the encoder of `index`.
         depth: number of passages that BM25 and dense retrieval each find per query.
 
     Raises:
-        CollectionError: none of the queries finds two passages.
+        CollectionError: none of the queries retrieves two passages.
     """
     mined = 0
     for query in queries:
@@ -159,7 +160,7 @@ def mined_lists(
 
 
 def _retrieved(index: Index, encoder: Encoder, query: Query, depth: int) -> tuple[Pool, tuple[Passage, ...]]:
-    """A pool of BM25's results, as the fusion teacher needs it, and all passages, the retriever's first."""
+    """A pool of BM25's results, which the fusion teacher reads, and all passages, those of dense retrieval first."""
     dense, bm25 = (index.search(stage, [query], depth)[0] for stage in (FirstStage.DENSE, FirstStage.BM25))
     doc_ids = list(dict.fromkeys(doc.doc_id for doc in [*dense, *bm25]))
     passages = {passage.doc_id: passage for passage in index.store.passages(doc_ids) if passage.text.strip()}
@@ -170,10 +171,10 @@ def _retrieved(index: Index, encoder: Encoder, query: Query, depth: int) -> tupl
 def reencode(index: Path, out: Path, encoder: Encoder, report: Report) -> IndexManifest:
     """Writes a copy of `index` with the vectors of `encoder` to the new folder `out`, and returns its manifest.
 
-    A call after a kill goes on with the vectors that OUT.partial has, unless they are another encoder's.
+    A call after a kill continues with the vectors in OUT.partial, unless another encoder computed them.
 
     Args:
-        encoder: must read as many tokens of a text as the encoder of `index`.
+        encoder: an encoder that reads the same number of tokens of a text as the encoder of `index`.
         report: called with ("vectors", passages done, passages in total).
 
     Raises:
@@ -198,7 +199,7 @@ def reencode(index: Path, out: Path, encoder: Encoder, report: Report) -> IndexM
 
 
 def _copy_texts(index: Path, folder: Path) -> None:
-    """Copies all of an index but its vectors to the new folder of another one.
+    """Copies an index without its vectors to the new folder of another index.
 
     Raises:
         OSError: the disk is full.
@@ -206,7 +207,7 @@ def _copy_texts(index: Path, folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     try:
         shutil.copytree(index, folder, ignore=_without_vectors)
-    except shutil.Error as error:  # one failure for each file, with the text of its OSError
+    except shutil.Error as error:  # has one (source, target, text of the OSError) for each file
         _, target, reason = error.args[0][0]
         raise OSError(errno.EIO, reason, target) from error
 
@@ -226,7 +227,7 @@ def measure_dense(index: Path, device: str, queries: Sequence[Query], qrels: Seq
 
 
 def _mine(arguments: RetrieverArguments, index: Index, encoder: Encoder, queries: Sequence[Query], out: Path) -> None:
-    """Finds passages for all training queries, has them graded, and writes the lists."""
+    """Retrieves passages for all training queries, lets the teacher grade them, and writes the lists."""
     config = Path(arguments.config) if arguments.config else None
     with open_teacher(TeacherName(arguments.teacher), config, arguments.model, arguments.reads_scores) as teacher:
         written = write_lists(out, mined_lists(index, encoder, queries, arguments.depth, teacher))
@@ -237,7 +238,7 @@ def _train(
     arguments: RetrieverArguments, given: RunArguments, rank_loss: RankLoss, base: Encoder, work: Path, out: Path
 ) -> None:
     """Trains the encoder `base` on the lists in `work` and writes it to `out`."""
-    settings = copy.copy(given)  # because training changes them
+    settings = copy.copy(given)  # a training changes its settings
     settings.output_dir = str(work)
     lists = graded(read_lists(work / "lists.jsonl"), work / "lists.jsonl")
     sampling = WindowSampling(arguments.list_size, arguments.list_size, shuffled_share=0)
@@ -260,7 +261,7 @@ def _train(
 def _measure_change(
     before: Path, after: Path, device: str, queries: Sequence[Query], qrels: Sequence[Qrel]
 ) -> dict[str, Any]:
-    """Measures the held-out queries with two indexes, and prints the change."""
+    """Measures dense retrieval of the held-out queries with two indexes, and prints and returns the changes."""
     old, new = (measure_dense(index, device, queries, qrels) for index in (before, after))
     changes = {name: compare(new.values(name), old.values(name)) for name in old.mean}
     console.print(f"dense retrieval of {len(queries):,} held-out queries, over all their judged passages:")
@@ -270,10 +271,10 @@ def _measure_change(
 
 
 def gain_line(measured: Mapping[str, Any] | None) -> str:
-    """The last line of a training without a gain in R@100; empty with one.
+    """The line that says that R@100 has no significant gain; empty if it has one.
 
     Args:
-        measured: measures of the held-out queries, see `_measure_change`; None: none were held out.
+        measured: result of `_measure_change`; None if no queries were held out.
     """
     if measured is None:
         return "gain: not measured, as no queries were held out; kept: the encoder of the last step"
@@ -289,7 +290,7 @@ def gain_line(measured: Mapping[str, Any] | None) -> str:
 
 
 def _write_report(arguments: RetrieverArguments, folder: Path, queries: int, measured: dict[str, Any] | None) -> None:
-    """Writes report.json, with SHA-256 of the input files."""
+    """Writes report.json: the command, encoders, measures, versions, and SHA-256 of the input files."""
     index, given = Path(arguments.index), Path(arguments.queries)
     judged = str(beir.qrels_file(given, arguments.held_out)) if arguments.held_out else None
     data = data_hashes([str(beir.queries_file(given)), judged])

@@ -21,7 +21,7 @@ from rerank_training.trainer.checkpoint import add_adapter
 from rerank_training.trainer.losses import RankLoss
 from rerank_training.trainer.processes import gather_tensors
 
-#: Factor of the cosines in the loss: one over the temperature.
+#: Factor of the cosines in the loss, the inverse of the temperature.
 _SCALE = 20.0
 
 
@@ -29,8 +29,11 @@ class TrainableEncoder(nn.Module):
     """Token ids → unit vectors with gradients, in float32.
 
     Args:
-        encoder: the trained one is a copy of it.
+        encoder: the encoder, of which a copy is trained.
         lora_rank: rank of an adapter on all its linear layers; 0: train all weights.
+
+    Raises:
+        ConfigError: the encoder leaves its prompt out of the pooling.
     """
 
     def __init__(self, encoder: Encoder, lora_rank: int) -> None:
@@ -39,7 +42,7 @@ class TrainableEncoder(nn.Module):
         self.encoder: Any = encoder.copy_model().cpu()  # Trainer moves it, whole or divided
         if any(prompts) and not all(getattr(module, "include_prompt", True) for module in self.encoder):
             raise ConfigError(f"{encoder.id} pools without its prompt, which cannot be trained; use another one")
-        self.encoder.prompts |= prompts._asdict()  # the saved folder states them
+        self.encoder.prompts |= prompts._asdict()  # they are saved with the encoder
         self._adapters: list[Any] = []  # a list, because the weights of a submodule would be saved twice
         if lora_rank:
             transformer: Any = self.encoder[0].auto_model
@@ -66,11 +69,11 @@ class TrainableEncoder(nn.Module):
 
     @property
     def max_tokens(self) -> int:
-        """Number of tokens that the encoder reads of a text."""
+        """Largest number of tokens of a text that the encoder reads."""
         return int(self.encoder.max_seq_length)
 
     def save_pretrained(self, folder: Path) -> None:
-        """Writes a plain sentence-transformers model. Merges the adapter, irreversibly."""
+        """Writes a sentence-transformers model. The adapter is merged into the weights for good."""
         while self._adapters:
             adapted = self._adapters.pop()
             if any(weight.dtype != torch.float32 for weight in adapted.parameters()):
@@ -84,7 +87,7 @@ class RetrieverCollator:
     """Collates lists into `input_ids` and `attention_mask` (B + P, T), `relevance` and `mask` (B, P), and `keys` (P,).
 
     The first B texts are the queries, the others the P distinct passages of the batch, so that each is encoded once.
-    `mask` is True for the passages of a list; `relevance` is 0 elsewhere. `keys` are hashes of the passages' doc_ids.
+    `mask` is True for the passages of a query's list; `relevance` is 0 for all others. `keys` are hashes of doc_ids.
 
     Args:
         max_tokens: texts, with their prompts, are truncated to this number of tokens.
@@ -132,8 +135,8 @@ def _key(doc_id: str) -> int:
 class RetrieverObjective:
     """Loss of a batch of `RetrieverCollator`, and its scores.
 
-    With several processes, the batch is all of theirs: each computes the loss over all lists, with the passages
-    of all processes as negatives.
+    Each of several processes computes the loss over the lists of all processes, with the passages of all of them as
+    negatives.
 
     Attributes:
         rank_loss: any of RANK_LOSSES.
@@ -142,15 +145,15 @@ class RetrieverObjective:
     rank_loss: RankLoss
 
     def terms(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        """(1,) the loss of the batches of all processes, which each process computes."""
+        """(1,) the loss over the batches of all processes, computed in each of them."""
         vectors = model(batch["input_ids"], batch["attention_mask"])
         n = len(batch["relevance"])
-        queries, passages, relevance, mask = of_all_processes(vectors[:n], vectors[n:], batch)
+        queries, passages, relevance, mask = gather_batches(vectors[:n], vectors[n:], batch)
         scores = _SCALE * queries @ passages.T
         return self.rank_loss(scores, relevance, mask)[None]
 
     def counts(self, batch: dict[str, Tensor]) -> Tensor:
-        """(1,) the number of lists that the loss is a mean over."""
+        """(1,) number of lists over which the loss is a mean."""
         return self.rank_loss.count(batch["relevance"], batch["mask"])[None]
 
     @torch.no_grad()
@@ -162,13 +165,13 @@ class RetrieverObjective:
         return scores
 
 
-def of_all_processes(
+def gather_batches(
     queries: Tensor, passages: Tensor, batch: dict[str, Tensor]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Vectors of the queries (B, D) and passages (P, D), relevance and mask (B, P), of the batches of all processes.
 
-    A passage of several processes gets one column, so that it is not its own negative. Columns are in the order that
-    a single process would have found the passages in.
+    A passage that several processes have gets one column, so that it is not its own negative. The columns are in the
+    order of a single process with all lists.
     """
     parts = {name: gather_tensors(batch[name]) for name in ("relevance", "mask", "keys")}
     keys = torch.cat(parts["keys"]).tolist()
@@ -178,7 +181,7 @@ def of_all_processes(
     columns = torch.tensor([column[key] for key in keys], device=queries.device)
 
     def merge(blocks: list[Tensor]) -> Tensor:
-        """(B, P) of the (B, P) blocks of the processes. No list has passages in two blocks, so nothing is added up."""
+        """One (B, P) tensor of the processes' tensors. Each element comes from one of them, so no values are added."""
         rows = torch.block_diag(*(block.float() for block in blocks))
         return rows.new_zeros(len(rows), len(column)).index_add_(1, columns, rows)
 

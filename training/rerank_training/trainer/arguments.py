@@ -41,9 +41,10 @@ class RunArguments(RunFlags, TrainingArguments):  # type: ignore[misc]  # RunFla
         TrainingArguments.__post_init__(self)
         if self.device.type == "cuda" and self.tf32 is None:
             torch.set_float32_matmul_precision("high")  # TF32: the range of float32, with three bits more than bfloat16
-        disable_progress_bar()  # of loading and saving weights, a line each on a terminal
-        logging.getLogger("transformers.trainer_utils").setLevel(logging.ERROR)  # saves get the tokenizer's PAD and BOS
-        if self.process_index:  # the others say the same
+        disable_progress_bar()  # each load and save of weights would leave a line on the terminal
+        # It would warn that the model's configuration gets the PAD and BOS tokens of the tokenizer.
+        logging.getLogger("transformers.trainer_utils").setLevel(logging.ERROR)
+        if self.process_index:  # the first process logs the same
             set_verbosity_error()
         self._check_report_to()
         if self.fsdp and self.distributed_state.distributed_type in (DistributedType.NO, DistributedType.MULTI_CPU):
@@ -52,15 +53,20 @@ class RunArguments(RunFlags, TrainingArguments):  # type: ignore[misc]  # RunFla
             )
 
     def complete_learning_rate(
-        self, has_adapter: bool, of_adapter: float = ADAPTER_LEARNING_RATE, of_weights: float = WEIGHTS_LEARNING_RATE
+        self, has_adapter: bool, adapter_rate: float = ADAPTER_LEARNING_RATE, full_rate: float = WEIGHTS_LEARNING_RATE
     ) -> None:
-        """Sets the learning rate if no flag has set it; it is higher for adapters than for all weights."""
+        """Sets the learning rate if no flag has set it.
+
+        Args:
+            adapter_rate: default for the training of an adapter.
+            full_rate: default for the training of all weights.
+        """
         if self.learning_rate is None:
-            self.learning_rate = of_adapter if has_adapter else of_weights
+            self.learning_rate = adapter_rate if has_adapter else full_rate
 
     @property
     def device_name(self) -> str:
-        """The device's name for `Encoder`. With several processes, accelerate numbers CPUs, as in cpu:0."""
+        """The device's name for `Encoder`: without the number that accelerate adds to CPUs, as in cpu:0."""
         return "cpu" if self.device.type == "cpu" else str(self.device)
 
     @property
@@ -78,10 +84,10 @@ class RunArguments(RunFlags, TrainingArguments):  # type: ignore[misc]  # RunFla
         return self.items_per_step * (self.max_steps if self.max_steps > 0 else steps)
 
     def check_loads_whole_models(self, command: str) -> None:
-        """Checks that every process loads all weights, for a training that also uses models that it does not train.
+        """Checks that every process loads all weights, which the encoder of this training needs.
 
         Raises:
-            ConfigError: transformers would leave weights out in the other processes.
+            ConfigError: transformers would load the weights in one process only.
         """
         if (self.fsdp_plugin_args or {}).get("cpu_ram_efficient_loading"):
             raise ConfigError(
@@ -93,16 +99,20 @@ class RunArguments(RunFlags, TrainingArguments):  # type: ignore[misc]  # RunFla
         trackers = cast(list[str], self.report_to)  # a list after TrainingArguments' own checks
         try:
             problem = problem_of_trackers(trackers)
-        except (ValueError, RuntimeError, ImportError) as error:  # unknown, or not installed
+        except (ValueError, RuntimeError, ImportError) as error:  # the tracker is unknown or not installed
             problem = str(error)
         if problem:
             raise ConfigError(f"--report-to {' '.join(trackers).strip()}: {' '.join(problem.split())}; or use none")
 
 
 def run_arguments(flags: RunFlags, others: Any = None) -> RunArguments:
-    """The arguments of our flags, and of the fields of a `trainer_flags` dataclass that are not None.
+    """The arguments with the values of flags.
 
-    Raises: ConfigError when transformers refuses a value.
+    Args:
+        others: a `trainer_flags` dataclass, whose fields count unless they are None.
+
+    Raises:
+        ConfigError: transformers refuses a value.
     """
     given = {name: value for name, value in (vars(others) if others else {}).items() if value is not None}
     try:
@@ -112,9 +122,12 @@ def run_arguments(flags: RunFlags, others: Any = None) -> RunArguments:
 
 
 def trainer_flags(ours: Collection[str]) -> type:
-    """A dataclass with the fields of transformers' TrainingArguments that are not among our flags, None by default.
+    """A dataclass with the fields of transformers' TrainingArguments that have no flag here, None by default.
 
-    Values stay texts: TrainingArguments reads mappings from JSON itself.
+    Mappings are given as texts in JSON, which TrainingArguments parses.
+
+    Args:
+        ours: the flags of the command, such as --max-steps.
     """
     hints = get_type_hints(TrainingArguments)
     others = []

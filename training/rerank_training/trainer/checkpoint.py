@@ -39,16 +39,16 @@ _PACKAGES = ("torch", "transformers", "peft")
 
 
 def base_folder(base: str, weights: bool = False) -> Path:
-    """The folder of a base; a model on the hub is downloaded, its weights only if they are asked for.
+    """The folder of a base. A model on the hub is downloaded: all its files if `weights` is set, otherwise no weights.
 
     Raises:
         ConfigError, CheckpointError: see `rerank.checkpoints.hub.download`.
     """
-    return Path(locate_causal_lm(base, weights))  # of a bundled one, never a folder in the working directory
+    return Path(locate_causal_lm(base, weights))  # the name of a bundled model is never a folder here
 
 
 def read_base_manifest(base: Path, ranker: TrainedRanker) -> CheckpointManifest | None:
-    """The manifest of a base that was trained as this kind of ranker; None for any other base.
+    """The manifest of a base that was trained as this kind of ranker; None for all other bases.
 
     Raises:
         CheckpointError: see `read_manifest`.
@@ -58,12 +58,13 @@ def read_base_manifest(base: Path, ranker: TrainedRanker) -> CheckpointManifest 
 
 
 def setting(name: str, given: T | None, base: CheckpointManifest | None, default: T) -> T:
-    """The value of a flag; without the flag, the base's training's; without either, the default.
+    """The value of a flag if it is given, otherwise the value in the base's manifest, otherwise the default.
 
-    A flag that differs from the base's training is logged as a warning with both values.
+    Warns of a flag that differs from the manifest, with both values.
 
     Args:
-        name: name of a field of the manifest, and of the flag.
+        name: name of the field of the manifest and of the flag.
+        given: value of the flag; None if it is not given.
     """
     trained: T | None = getattr(base, name, None)
     if trained is None or trained == "":
@@ -94,9 +95,9 @@ def write_checkpoint(
     Args:
         metrics: metrics of the run, see `train`.
         model: an object with `save_pretrained`; an adapter is saved without its base.
-        tokenizer: None if the checkpoint uses the encoder's.
-        template: None for a ranker without a prompt.
-        others: fields of the manifest.
+        tokenizer: the tokenizer to save; None if the checkpoint uses that of the encoder.
+        template: the template of the prompt; None for a ranker without a prompt.
+        others: further fields of the manifest.
 
     Raises:
         ConfigError: `folder` exists, or the disk is full.
@@ -124,7 +125,7 @@ def write_checkpoint(
 
 @contextmanager
 def report_write_errors(folder: Path) -> Iterator[None]:
-    """Turns the exceptions that libraries raise on a full disk into a ConfigError. torch raises RuntimeError."""
+    """Turns the exceptions of libraries on a full disk, a RuntimeError in torch, into a ConfigError."""
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:
@@ -137,7 +138,7 @@ def report_write_errors(folder: Path) -> Iterator[None]:
 
 
 def data_hashes(paths: Iterable[str | None]) -> dict[str, str]:
-    """File name → SHA-256, for the paths that are given."""
+    """File name → SHA-256 in hexadecimal digits, for the paths that are not None."""
     return {Path(path).name: sha256_of_files([Path(path)]) for path in paths if path}
 
 
@@ -148,7 +149,7 @@ def package_versions() -> dict[str, str]:
 
 def add_adapter(model: PreTrainedModel, rank: int) -> PeftModel:
     """A model with a new LoRA adapter (Hu et al. 2021) on all its linear layers, which are changed in place."""
-    logger.info("LoRA: rank %d, alpha %d, so its change counts %g times", rank, LORA_ALPHA, LORA_ALPHA / rank)
+    logger.info("LoRA: rank %d, alpha %d, scale %g", rank, LORA_ALPHA, LORA_ALPHA / rank)
     lora = LoraConfig(r=rank, lora_alpha=LORA_ALPHA, target_modules="all-linear")
     return cast(PeftModel, get_peft_model(model, lora))
 

@@ -1,6 +1,6 @@
-"""Training commands: flags from dataclasses and of transformers' Trainer, run in one process or in one of several.
+"""Training commands: flags from dataclasses and from transformers' Trainer, and one process or several.
 
-Neither --help nor a value of the wrong type waits for the import of torch and transformers.
+torch and transformers are imported after the flags are parsed, so that --help and errors in flags are quick.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-#: Arguments with the paths of what a training reads.
+#: Arguments that are paths of files or folders that a training reads.
 _INPUTS = ("lists", "eval_lists", "qrels", "queries", "index", "config")
+#: Values of flags without a value.
 _BOOLEANS = {"true": True, "false": False}
 _MORE_HELP = """The flags of transformers' Trainer are accepted as well, such as --optim adafactor;
 --help-all shows them. A flag without a value may have true or false as its value."""
@@ -38,9 +39,9 @@ _MORE_HELP = """The flags of transformers' Trainer are accepted as well, such as
 def training(
     arguments_type: type, run_flags_type: type[RunFlags] = RunFlags, *, example: str
 ) -> Callable[[Callable[[Any, RunArguments], object]], partial[None]]:
-    """Turns a function of arguments and RunArguments into a training command, which runs an application.
+    """Decorates a function of arguments and RunArguments: it becomes a training command.
 
-    Its flags are the fields of both dataclasses, and all others of transformers' TrainingArguments.
+    The flags are the fields of both dataclasses, and all other fields of transformers' TrainingArguments.
 
     Args:
         arguments_type: dataclass with the arguments of this training.
@@ -50,7 +51,7 @@ def training(
 
     def decorate(train: Callable[[Any, RunArguments], object]) -> partial[None]:
         def command(arguments: Any, run_flags: RunFlags, others: Any = None) -> object:
-            if "torch" not in sys.modules:  # where it is imported already, the training itself says what is not there
+            if "torch" not in sys.modules:  # if torch is imported already, the training itself reports a missing file
                 check_inputs(arguments, _INPUTS)
             from rerank_training.trainer.arguments import run_arguments  # imports torch and transformers
 
@@ -70,9 +71,9 @@ def training(
 
 
 class _TrainingCommand(Command):
-    """A command that has the options of transformers' Trainer as soon as one of them, or --help-all, is given.
+    """A command that adds the options of transformers' Trainer when one of them, or --help-all, is given.
 
-    The object of its context is a function: dataclasses with more flags → application.
+    `obj` of its context is a function: dataclasses with more flags → application.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -99,18 +100,18 @@ class _TrainingCommand(Command):
 
 
 def _name(word: str) -> str:
-    """The name of a flag, which may be written with underscores and with its value."""
+    """The flag of a word on the command line, without a value after =, and with hyphens for underscores."""
     return word.partition("=")[0].replace("_", "-")
 
 
 class LostProcess(RerankError):
-    """Another process of the same training has ended, and this one cannot go on alone."""
+    """Another process of the same training has ended, and this process cannot continue alone."""
 
 
 def run_training(command: Callable[[], object]) -> None:
-    """Runs a command as `rerank.commands.run.run` does. Of several processes, only the first logs and shows progress.
+    """Runs a command as `rerank.commands.run.run` does. If there are several processes, only the first one logs.
 
-    The launcher gives the number of the process as the environment variable RANK.
+    Launchers such as torchrun set the environment variable RANK to the number of the process.
     """
     is_first = is_first_process()
     handler = logging.StreamHandler()
@@ -118,7 +119,7 @@ def run_training(command: Callable[[], object]) -> None:
     logging.basicConfig(level=logging.INFO if is_first else logging.ERROR, handlers=[handler])
     quiet_libraries()
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP warns of each model whose parameters are all used
-    warnings.simplefilter("ignore", FutureWarning)  # they tell authors of code what libraries will rename
+    warnings.simplefilter("ignore", FutureWarning)  # for developers: what libraries will rename
     console.quiet = not is_first
     try:
         run(command)
@@ -129,10 +130,10 @@ def run_training(command: Callable[[], object]) -> None:
 
 
 def end_process(code: object) -> NoReturn:
-    """Ends this process of several without finalizing the interpreter, because threads of gloo may abort it there.
+    """Ends one of several processes without finalizing the interpreter, in which threads of gloo may abort the process.
 
-    While a DDP or FSDP model refers to the process group, its threads go on after destroy_process_group. One that still
-    holds tensors of the last collective needs the interpreter to free them (pytorch/pytorch#179291).
+    The threads run on after destroy_process_group while a DDP or FSDP model refers to the process group. A thread with
+    tensors of the last collective needs the interpreter to free them (pytorch/pytorch#179291).
     """
     atexit._run_exitfuncs()
     for stream in filter(None, (sys.stdout, sys.stderr)):  # a stream that the caller closed is None
@@ -141,12 +142,16 @@ def end_process(code: object) -> NoReturn:
 
 
 def is_first_process() -> bool:
-    """True for the only process of a training, and for the first of several."""
+    """True in the only process of a training, and in the first of several."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def report_lost_process(train: Callable[[], R]) -> R:
-    """Trains and returns the result. Raises: LostProcess instead of torch's exceptions about a lost connection."""
+    """Calls `train` and returns its result.
+
+    Raises:
+        LostProcess: the connection to another process is lost, for which torch raises several exceptions.
+    """
     try:
         result = train()
         end_process_group()
@@ -163,7 +168,7 @@ def report_lost_process(train: Callable[[], R]) -> R:
 
 
 def end_process_group() -> None:
-    """Ends the process group in all processes at once, because one whose peer has ended too early may be aborted."""
+    """Ends the process group in all processes at once, because the end of one could abort those that still use it."""
     import torch.distributed  # not needed by --help
 
     if torch.distributed.is_available() and torch.distributed.is_initialized():

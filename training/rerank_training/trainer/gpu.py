@@ -23,12 +23,12 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Lengths of batches are multiples of this many tokens: attention of cuDNN plans some 38 ms for every new shape.
+#: Batches are padded to a multiple of this number of tokens, as cuDNN's attention plans some 38 ms for a new shape.
 _BUCKET_TOKENS = 128
-#: Positions of a model whose configuration states no limit.
+#: Number of positions of a model whose configuration has no limit.
 _UNLIMITED = 2**31
-#: Name of a tensor (B, T) of any collator → the value of its padding. Padding has no effect: it comes after the last
-#: token of a causal model, or is masked.
+#: Name of a tensor (B, T) of a collator → the value of its padding. Padding has no effect, because it is masked or comes
+#: after the last token of a causal model.
 _PADDING = {
     **dict.fromkeys(("input_ids", "text_input_ids", "prompt_ids", "attention_mask", "prompt_mask"), 0),
     "labels": IGNORE_INDEX,
@@ -37,11 +37,11 @@ _PADDING = {
 
 @dataclass(frozen=True)
 class BucketCollator:
-    """Pads the batches of a collator to multiples of 128 tokens, so that few lengths exist.
+    """Pads the batches of a collator to multiples of 128 tokens, so that there are few shapes.
 
     Args:
         collate: items → their batch.
-        max_tokens: batches are not padded beyond this length.
+        max_tokens: largest length of a batch after the padding.
     """
 
     collate: Callable[[Sequence[Any]], dict[str, Tensor]]
@@ -60,7 +60,7 @@ class BucketCollator:
 
 
 def halve_frozen_weights(model: nn.Module) -> None:
-    """Converts frozen weights to bfloat16 if that changes no weight, as in models that were published in bfloat16.
+    """Converts frozen weights to bfloat16 if that changes none, as for models that were published in bfloat16.
 
     Mixed precision computes in bfloat16 anyway, and would convert the weights in every step.
     """
@@ -82,7 +82,8 @@ class CompiledLayers:
     """The layers of a model's transformers, compiled for training steps, with one graph for all layers.
 
     Compilation fuses norms, rotations, activations, residuals and adapters. The first step takes some 10 to 60 s more.
-    Evaluations run without it. If the first step fails, all steps run without it, and the log says why.
+    Evaluations run without compiled layers. If the first step fails, no step has them, and a warning has the
+    reason.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -95,8 +96,8 @@ class CompiledLayers:
         """Runs a step with compiled layers, and returns its result.
 
         Args:
-            step: runs the model. It is called again if the first step fails because of the compiler.
-            undo: resets what a failed step may have changed, such as gradients.
+            step: runs the model; called again without compiled layers if the compiler makes the first step fail.
+            undo: resets the state that a failed step may have changed, such as gradients.
         """
         try:
             with self._compiled():

@@ -1,19 +1,19 @@
 """Ranking losses for training, by name, and the cross entropy of a language model.
 
 A ranking loss takes `scores` (B, N), `relevance` (B, N) and `mask` (B, N), which is False at the padding of lists
-shorter than N, and returns a scalar: the mean over the lists that contribute, or a zero that keeps the graph if none
-does. A list contributes if it has a pair of unequal relevance (pairwise losses) or two passages (all other losses); the
-batches of a step are weighted by the number of these lists.
+shorter than N. It returns a scalar: the mean over the lists that contribute, or a zero with a graph if there are none.
+A list contributes if it has a pair of unequal relevance (pairwise losses) or two passages (all other losses). The
+batches of a step are weighted by the number of lists that contribute.
 Relevance is any number that grows with usefulness: a grade, a teacher's score, or minus the rank. It is a constant: no
 gradient flows into it. Passages of equal relevance are tied. In formulas s is a score, y a relevance, i and j passages.
 
-All losses compute in float32 or, given float64, in float64, so that bfloat16 scores are not rounded again.
+All losses compute in float32, or in float64 for float64 scores, so that bfloat16 scores are not rounded again.
 
 The code of FIRST (github.com/gangiswag/llm-reranker at 08f5b6c) has no `relevance`: its targets are the model's own
 scores, sorted and assigned to the passages in the teacher's order. The targets have two drawbacks: two equal bfloat16
 scores are a tie, so that their pair is lost whatever the teacher says; and in ListNet and LambdaRank they are not
 detached, so that the model can lower the loss by changing its targets. `lambdarank-first` and `listnet-first` are these
-two losses as published; `lambdarank` and `listnet` read the teacher's relevance instead.
+two losses as they were published; `lambdarank` and `listnet` read the teacher's relevance instead.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RankLoss:
         return losses.masked_fill(~contributes, 0).sum() / contributes.sum().clamp(min=1)
 
     def count(self, relevance: Tensor, mask: Tensor) -> Tensor:
-        """The number of lists that contribute."""
+        """The number of lists that contribute, a scalar."""
         return self.contributes(relevance, mask).sum()
 
 
@@ -195,7 +195,7 @@ def kl(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
 
 @_loss_over_lists(lambda teacher, left: _with_two_passages(teacher, left[:, 0]))
 def stepwise_kl(scores: Tensor, teacher: Tensor, left: Tensor) -> Tensor:
-    """The divergence term of PE-Rank: the sum over ranks of KL(softmax(teacher) || softmax(scores)), mean over lists.
+    """PE-Rank's divergence: the sum over ranks of KL(softmax(teacher) || softmax(scores)).
 
     As in the code of PE-Rank, the gradient flows into the teacher too.
 
@@ -222,9 +222,9 @@ def rank_loss_named(name: str) -> RankLoss:
 
 
 def language_model_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross entropy of the next token over the labels other than -100; a zero with a graph if there is none.
+    """Mean cross entropy in nats of the next token, over the labels other than -100; without any, a zero with a graph.
 
-    In a training with several processes, each returns its part of the mean over all labels, see
+    Each of several processes returns its part of the mean over the labels of all processes, see
     `mean_of_all_processes`.
 
     Args:
@@ -263,7 +263,7 @@ def _at_least_float32(values: Tensor) -> Tensor:
 
 
 def _mean_over_pairs(losses: Tensor, pairs: Tensor) -> Tensor:
-    """(B, N, N) losses → (B,) their mean over the pairs of each list; 0 for a list without one."""
+    """(B, N, N) losses → (B,) their mean over the pairs of each list; 0 for a list without pairs."""
     return losses.masked_fill(~pairs, 0).sum(dim=(1, 2)) / pairs.sum(dim=(1, 2)).clamp(min=1)
 
 

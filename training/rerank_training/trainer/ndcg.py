@@ -1,7 +1,7 @@
-"""nDCG of windows on tensors: the metric on held-out lists during training, and the gains of LambdaRank.
+"""nDCG of windows on tensors: the metric on held-out lists during training, and DCG for LambdaRank.
 
-ir-measures, which evaluates runs, accepts integer grades only. Held-out lists may be graded by a teacher instead, whose
-scores are fractional and may be negative. On integer grades both give the same values, as the tests check.
+ir-measures, which evaluates runs, accepts integer grades only. The relevance in held-out lists may be scores of a
+teacher, which are fractions and may be negative. A test compares both on integer grades.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ _CUTOFF = 10
 def ndcg_at_10(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     """(B,) nDCG@10 within each window (Järvelin and Kekäläinen 2002, linear gain); equal scores keep their order.
 
-    If a window has negative relevance, gains are counted from its lowest one. A window without any gain, which every
-    order ranks equally well, has nDCG 1.
+    If a window has negative relevance, the lowest one has gain 0. A window without any gain, for which all orders are
+    equally good, has nDCG 1.
 
     Args:
         scores, relevance: (B, N).

@@ -1,7 +1,7 @@
-"""Losses over the lists of all training processes, so that several processes take the steps of one with all the lists.
+"""Losses over the lists of all training processes, so that several processes train as one process with all lists would.
 
-Processes average their gradients. The average is the gradient of all lists only if every process contributes its share
-of one loss over all of them, which is what these functions compute. In a single process they change nothing.
+Processes average their gradients. The average is the gradient of all lists only if each process contributes its share
+of one loss over all lists, which these functions compute. In a single process they change nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def is_main_process() -> bool:
 
 
 def is_lost_process(error: BaseException) -> bool:
-    """True for what torch raises when another process has ended: a special class for NCCL, a RuntimeError for gloo."""
+    """True for torch's exceptions when another process has ended: DistError with NCCL, a RuntimeError with gloo."""
     return isinstance(error, distributed.DistError) or (isinstance(error, RuntimeError) and "/gloo/" in str(error))
 
 
@@ -37,10 +37,10 @@ def wait_for_all_processes() -> None:
 
 
 def gather_tensors(local: Tensor) -> list[Tensor]:
-    """This tensor of every process, by rank. The sizes may differ.
+    """The tensors that all processes pass to this function, by rank. Their sizes may differ.
 
-    The gradient flows into the tensor of this process only. It is multiplied by the number of processes, because they
-    average their gradients afterwards.
+    The gradient flows into the tensor of this process only. It is multiplied by the number of processes, because the
+    processes average their gradients afterwards.
     """
     if (count := process_count()) == 1:
         return [local]
@@ -53,14 +53,14 @@ def gather_tensors(local: Tensor) -> list[Tensor]:
 
 
 def gather_rows(local: Tensor) -> Tensor:
-    """The rows of all processes in one tensor, by rank; further dimensions are padded with 0 to the largest size."""
+    """The rows of all processes in one tensor, by rank; all other dimensions are padded with 0 to the largest size."""
     tensors = gather_tensors(local)
     sizes = torch.tensor([tensor.shape[1:] for tensor in tensors]).amax(dim=0).tolist()
     return torch.cat([_padded(tensor, [len(tensor), *sizes]) for tensor in tensors])
 
 
 def over_all_processes(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The same loss over the lists of all processes: its arguments are tensors with one row per list."""
+    """The loss over the lists of all processes, for a loss whose arguments are tensors with one row per list."""
     return lambda *tensors: loss(*map(gather_rows, tensors))
 
 
@@ -69,13 +69,13 @@ def mean_of_all_processes(total: Tensor, count: Tensor) -> Tensor:
 
     Args:
         total: sum of the values of this process.
-        count: number of them; 0 in all processes gives 0.
+        count: number of its values. If all processes have 0, the mean is 0.
     """
     return total * process_count() / sum_of_all_processes(count).clamp(min=1)
 
 
 def sum_of_all_processes(counts: Tensor) -> Tensor:
-    """The sum of these counts and those of the other processes."""
+    """The element-wise sum of the counts of all processes."""
     if process_count() > 1:
         counts = counts.clone()
         distributed.all_reduce(counts)
@@ -83,9 +83,9 @@ def sum_of_all_processes(counts: Tensor) -> Tensor:
 
 
 def gather_weights(model: nn.Module) -> None:
-    """Gathers all weights of a model that FSDP divides on the CPU of the main process, which saves them.
+    """Gathers the weights of a model that FSDP has divided on the CPU of the main process, which saves them.
 
-    All processes must call it after the last step.
+    All processes must call this function after the last step.
     """
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     weights = cast(Mapping[str, Tensor], get_model_state_dict(model, options=options))

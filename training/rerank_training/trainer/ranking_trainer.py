@@ -1,4 +1,4 @@
-"""transformers' Trainer for ranking: our objective as the loss, held-out nDCG@10 as the metric, no data shuffling."""
+"""transformers' Trainer for ranking: an objective as the loss, held-out nDCG@10 as the metric, no data shuffling."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from rerank_training.trainer.gpu import BucketCollator, CompiledLayers, halve_fr
 from rerank_training.trainer.ndcg import ndcg_at_10
 from rerank_training.trainer.processes import sum_of_all_processes
 
-#: File in every complete save, with the sizes of the other files. After a kill during a save, or a power loss, a run
-#: resumes from the last complete save.
+#: File in every complete save, with the sizes of the other files. A run that was killed during a save, or ended by a
+#: power loss, resumes from the last complete save.
 COMPLETE_MARKER = "complete"
 
 
@@ -37,8 +37,9 @@ def runs_on_gpu(settings: TrainingArguments) -> bool:
 class RankObjective(Protocol):
     """Loss of a batch, and the scores that a model gives to its passages.
 
-    The loss is the sum of `terms` (K,). A term is a mean over items, such as lists or tokens, of the batches of all
-    processes. `counts` (K,) has the numbers of these items in this process's batch.
+    The loss is the sum of `terms` (K,). A term is a mean over items, such as lists or tokens, in the batches of all
+    processes. `counts` (K,) has the number of these items in the batch of this process. `scores` (B, N) are the scores
+    of the passages.
     """
 
     def terms(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor: ...
@@ -51,8 +52,8 @@ class RankObjective(Protocol):
 class RankingTrainer(Trainer):
     """Trains on batches that have `relevance` and `mask`, in the order of the dataset.
 
-    With held-out lists, the save with the best nDCG@10 on them is the result; otherwise the last. On a GPU, batches
-    have few lengths, and layers are compiled unless FSDP divides them.
+    The result is the save with the best nDCG@10 on the held-out lists; without them, the last save. On a GPU, batches
+    are padded to few lengths, and layers are compiled unless FSDP divides them.
 
     Args:
         objective: loss and scores of a batch.
@@ -87,7 +88,7 @@ class RankingTrainer(Trainer):
     def get_batch_samples(
         self, epoch_iterator: Iterator[dict[str, Tensor]], num_batches: int, device: torch.device
     ) -> tuple[list[dict[str, Tensor]], Tensor | None]:
-        """The batches of a step, and the counts of their items in all processes; None for a step of one batch."""
+        """The batches of a step, and the counts of their items in all processes, None if the step has one batch."""
         batches = list(islice(epoch_iterator, num_batches))
         if num_batches == 1 or not batches:
             return batches, None
@@ -101,7 +102,7 @@ class RankingTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Tensor:
-        """The loss of a batch; its mean over the batches of a step is the loss of one batch of all their windows.
+        """The loss of a batch. The mean over the batches of a step is the loss of one batch with all their windows.
 
         Losses that compare the passages of a batch with one another, such as InfoNCE, see one batch at a time.
 
@@ -124,10 +125,10 @@ class RankingTrainer(Trainer):
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """`eval_nDCG@10`: the mean over the held-out windows."""
+        """The metric `eval_nDCG@10`, the mean over the held-out windows; it is logged and kept for its step."""
         self._evaluated[self.state.global_step] = values = self.held_out_values(eval_dataset)
         metrics = {f"{metric_key_prefix}_nDCG@10": fmean(values)}
-        self.log(dict(metrics))  # a copy, because it adds entries
+        self.log(dict(metrics))  # a copy, because `log` adds entries
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         self.control.should_save |= self.args.load_best_model_at_end  # the best step can only be loaded if it is saved
         return metrics
@@ -142,7 +143,7 @@ class RankingTrainer(Trainer):
 
     @torch.no_grad()
     def held_out_values(self, eval_dataset: Any = None) -> list[float]:
-        """nDCG@10 of the model as it is now, for each held-out window."""
+        """nDCG@10 of each held-out window with the present weights of the model."""
         self.model.eval()
         values = []
         for batch in self.get_eval_dataloader(eval_dataset):
@@ -155,9 +156,9 @@ class RankingTrainer(Trainer):
         return [float(value) for value in torch.cat(values)]
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Raises: CheckpointError when a save lacks a weight, or has one that the model lacks.
+        """Raises: CheckpointError if a save lacks a weight of the model, or has a weight that the model lacks.
 
-        Of tied weights, such as a head and the token embeddings, only one is saved.
+        Only one of several tied weights, such as a head and the token embeddings, is saved.
         """
         weights = dict(self.model.named_parameters(remove_duplicate=False))
         missing = set(load_result.missing_keys)
@@ -181,7 +182,7 @@ class RankingTrainer(Trainer):
         limit, self.args.save_total_limit = self.args.save_total_limit, None
         try:
             with report_write_errors(folder):
-                folder.mkdir(exist_ok=True)  # with FSDP, only the processes that see it take it for the best save
+                folder.mkdir(exist_ok=True)  # with FSDP, a process records the best save only if its folder exists
                 super()._save_checkpoint(model, trial)
                 self.accelerator.wait_for_everyone()  # each process writes the state of its random numbers
                 if self.args.should_save:

@@ -35,9 +35,9 @@ from rerank_training.trainer.ranking_trainer import COMPLETE_MARKER, RankingTrai
 
 logger = logging.getLogger(__name__)
 
+#: File in the folder of a run, with the arguments at its start.
 _ARGUMENTS_FILE = "arguments.json"
-#: Arguments of the machine, the logs and the saves, which a resumed run may change, because weights do not depend on
-#: them.
+#: Arguments on the machine, logs and saves. A resumed run may change them, because weights do not depend on them.
 _FREE_ARGUMENTS = {
     *("output_dir", "dataloader_pin_memory", "dataloader_num_workers", "dataloader_prefetch_factor"),
     *("dataloader_persistent_workers", "disable_tqdm", "report_to", "run_name", "project", "trackio_space_id"),
@@ -45,16 +45,19 @@ _FREE_ARGUMENTS = {
     *("log_level", "log_level_replica", "log_on_each_node", "include_num_input_tokens_seen"),
     *("save_steps", "save_total_limit", "push_to_hub", "local_rank", "ddp_backend", "ddp_timeout"),
 }
-#: Key of the number of processes, on which the lists of a step depend; named like the flag of `accelerate launch`.
+#: Key of the number of processes, on which the lists of a step depend. It is the flag's name in `accelerate launch`.
 _PROCESSES = "num_processes"
-#: Arguments that name files or folders, which are compared by their contents; and the suffix of the keys of the hashes.
-_READ, _CONTENTS = ("lists", "eval_lists", "qrels", "base", "encoder", "queries", "index"), " sha256"
-#: The files of such folders on which the training depends: weights, queries, and the manifest of an index.
-_DECIDING = ("*.safetensors", "*.bin", "queries.jsonl*", "manifest.json")
+#: Arguments that name files or folders, whose contents are compared, too.
+_INPUTS = ("lists", "eval_lists", "qrels", "base", "encoder", "queries", "index")
+#: Suffix of the keys of SHA-256 of the contents.
+_CONTENTS = " sha256"
+#: The files of a folder on which a training depends: weights, queries, and the manifest of an index.
+_HASHED_FILES = ("*.safetensors", "*.bin", "queries.jsonl*", "manifest.json")
 #: The length of a run. A resumed run may change it; the learning rate then follows the new length.
 _LENGTH = "max_steps"
 #: Key in the log history of a run: nDCG@10 of each held-out window before the first step.
 _NDCG_BEFORE = "before_nDCG@10"
+#: Values in the lines of progress.
 _LOGGED = {"loss", "learning_rate", "eval_nDCG@10"}
 
 
@@ -62,7 +65,7 @@ def result_folder(output_dir: str) -> Path:
     """The folder of the run's trained checkpoint. Creates the folder of the run.
 
     Raises:
-        ConfigError: the run is finished already; its folder holds other files, or cannot be created.
+        ConfigError: the run is finished already, or its folder holds other files or cannot be created.
     """
     folder = Path(output_dir) / RESULT_FOLDER
     if folder.exists():
@@ -92,12 +95,12 @@ def train(trainer: RankingTrainer, arguments: Sequence[Any]) -> dict[str, float]
     Afterwards the main process has all weights.
 
     Args:
-        trainer: its dataset holds the items of all steps, so that a resumed run skips those it has seen.
+        trainer: a trainer whose dataset holds the items of all steps, so that a resumed run skips those it has seen.
         arguments: the dataclasses of the command; a run that was started with other arguments is not resumed.
 
     Raises:
-        ConfigError: the folder holds a run with other arguments, or a save beyond its last step, or cannot be written
-            to.
+        ConfigError: the folder holds a run with other arguments or a save of a later step than the last one, or it
+            cannot be written.
     """
     folder = Path(str(trainer.args.output_dir))
     with report_write_errors(folder), trainer.args.main_process_first(local=False):
@@ -115,9 +118,9 @@ def train(trainer: RankingTrainer, arguments: Sequence[Any]) -> dict[str, float]
     if trainer.eval_dataset is not None:
         trainer.add_callback(InitialEvaluation(trainer))
     way_out = "free disk space and give the same command again, which resumes from the last save"
-    # Autocast converts the inputs of an adapter's products; peft would convert them to float32 and back before.
-    as_they_are = disable_input_dtype_casting(trainer.model, active=trainer.args.bf16)
-    with report_disk_errors(folder, way_out), as_they_are:
+    # Autocast converts the inputs of an adapter anyway, so peft need not convert them to float32 and back before.
+    without_casting = disable_input_dtype_casting(trainer.model, active=trainer.args.bf16)
+    with report_disk_errors(folder, way_out), without_casting:
         trainer.train(resume_from_checkpoint=save)
     metrics = trainer.measure_selected()
     if trainer.is_fsdp_enabled:
@@ -135,13 +138,13 @@ def train_checkpoint(
     how_to_serve: str | None = None,
     **manifest: Any,
 ) -> Path:
-    """Trains, writes the checkpoint that is served to `folder`, prints a summary, and returns the folder.
+    """Trains, writes the checkpoint to `folder`, prints a summary, and returns the folder.
 
     Args:
         folder: `result_folder` of the run.
-        tokenizer: None if the checkpoint uses the encoder's.
-        template: None for a ranker without a prompt.
-        how_to_serve: lines at the end of the summary; None: `rerank serve` with this model.
+        tokenizer: the tokenizer to save; None if the checkpoint uses that of the encoder.
+        template: the template of the prompt; None for a ranker without a prompt.
+        how_to_serve: lines at the end of the summary; None for `rerank serve` with this model.
         manifest: fields of the manifest that only some trainings have.
 
     Raises:
@@ -157,7 +160,10 @@ def train_checkpoint(
 
 
 def last_save(folder: Path) -> str | None:
-    """The newest complete save of a run. Removes incomplete saves, with a warning if a save was complete before."""
+    """The folder of the newest complete save of a run; None if there is none.
+
+    Incomplete saves are removed. A warning tells if one was complete before, and was damaged since.
+    """
     for path in folder.glob("checkpoint-*"):
         if not path.name.removeprefix("checkpoint-").isdecimal():
             continue
@@ -167,7 +173,7 @@ def last_save(folder: Path) -> str | None:
         if damage:
             if marker.is_file():
                 logger.warning(
-                    "%s, as after a power loss: this save is removed, and the one before it goes on, if there is one",
+                    "%s, as after a power loss: this save is removed, and the run resumes from an earlier one, if any",
                     damage,
                 )
             shutil.rmtree(path, ignore_errors=True)
@@ -181,7 +187,7 @@ def check_same_run(folder: Path, arguments: Sequence[Any], started: bool) -> Non
         started: False for a run that has not saved anything yet, which may change all arguments.
 
     Raises:
-        ConfigError: an argument on which the result depends has changed, or the contents of a file that it names.
+        ConfigError: an argument on which the result depends has changed, or the content of a file that it names has.
     """
     given = {key: str(value) for part in arguments for key, value in dataclasses.asdict(part).items()}
     given = {key: value for key, value in given.items() if key not in _FREE_ARGUMENTS}
@@ -190,12 +196,12 @@ def check_same_run(folder: Path, arguments: Sequence[Any], started: bool) -> Non
     path = folder / _ARGUMENTS_FILE
     stored = read_saved(path) if started and path.is_file() else given
     if stored is None:
-        logger.warning("%s is cut: these arguments are not compared with the ones at the start", path)
+        logger.warning("%s cannot be read: the arguments are not compared with those at the start", path)
         stored = given
     changed = sorted(key for key in given if given[key] != stored.get(key))
     if changed == [_LENGTH]:
         logger.warning(
-            "--max-steps is %s, at the start it was %s: from here on, the learning rate is as in a run of %s steps",
+            "--max-steps is %s and was %s at the start: from here on, the learning rate is that of a run of %s steps",
             *(given[_LENGTH], stored.get(_LENGTH), given[_LENGTH]),
         )
     elif changed:
@@ -209,7 +215,7 @@ def check_same_run(folder: Path, arguments: Sequence[Any], started: bool) -> Non
 
 
 def check_within_run(save: Path, steps: int) -> None:
-    """Raises: ConfigError if a save is of a later step than the run's last one, or does not state its step."""
+    """Raises: ConfigError if the step of a save is unknown, or later than the last step of the run."""
     step = read_json(path := save / TRAINER_STATE_NAME).get("global_step")
     if not isinstance(step, int) or not 0 <= step <= steps:
         raise ConfigError(
@@ -227,13 +233,13 @@ def _difference(key: str, stored: str | None, given: str) -> str:
 
 
 def _contents(arguments: Sequence[Any]) -> dict[str, str]:
-    """SHA-256 of the files, also in folders, on which a training depends."""
-    values = {name: getattr(part, name, None) for part in arguments for name in _READ if getattr(part, name, None)}
+    """Key in `arguments.json` → SHA-256 of the file, or of the files of a folder, that an argument names."""
+    values = {name: getattr(part, name, None) for part in arguments for name in _INPUTS if getattr(part, name, None)}
     # The settings of an encoder name a folder, too.
     names = {name: EncoderConfig.of(str(value)).name for name, value in values.items()}
     paths = {name: Path(value) for name, value in names.items() if value not in (SMOLLM2, DEFAULT_ENCODER)}
     files = {
-        name: [path] if path.is_file() else sorted(file for pattern in _DECIDING for file in path.glob(pattern))
+        name: [path] if path.is_file() else sorted(file for pattern in _HASHED_FILES for file in path.glob(pattern))
         for name, path in paths.items()
     }
     return {name + _CONTENTS: sha256_of_files(found) for name, found in files.items() if found}
@@ -256,7 +262,7 @@ class InitialEvaluation(TrainerCallback):
 def _print_summary(trainer: RankingTrainer, folder: Path, how_to_serve: str) -> None:
     """Prints the selected step, the held-out nDCG@10 before and after, the model's folder, and how to serve it.
 
-    One line says whether the training gained, and which weights were kept; without a gain it is the last line.
+    A line says whether nDCG@10 has a significant gain and which weights were kept. Without a gain, it is the last line.
     """
     state = trainer.state
     step = f"best step: {state.best_global_step}" if state.best_global_step else f"last step: {state.global_step}"
@@ -276,10 +282,10 @@ def _print_summary(trainer: RankingTrainer, folder: Path, how_to_serve: str) -> 
 
 
 def gain_line(before: Sequence[float], after: Sequence[float], step: int) -> tuple[str, bool]:
-    """One line that says whether a training gained, and whether it did.
+    """The line on the gain of a training, and True if there is a significant gain.
 
     Args:
-        before, after: nDCG@10 of the held-out lists, with the weights at the start and with those that are kept.
+        before, after: nDCG@10 of each held-out list, with the weights at the start and with the kept weights.
         step: the step of the kept weights.
     """
     kept = f"kept: the weights of step {step}"
@@ -295,7 +301,10 @@ def gain_line(before: Sequence[float], after: Sequence[float], step: int) -> tup
 
 
 def _change(before: Sequence[float], after: Sequence[float]) -> str:
-    """The means with the p of their difference. An evaluation over all judged passages gives lower values."""
+    """The means of nDCG@10 with the p-value of their difference.
+
+    They are higher than in an evaluation over all judged passages, because each list has a part of them only.
+    """
     measure = f"nDCG@10 within the passages of {len(after):,} held-out lists"
     if not before:
         return f"{measure}: {fmean(after):.4f}"
@@ -306,7 +315,7 @@ def _change(before: Sequence[float], after: Sequence[float]) -> str:
     )
 
 
-#: Steps of a training on a CPU after which its duration is estimated; the first one is slower.
+#: Number of first steps on a CPU from which the remaining time is estimated; one is too few, because the first is slow.
 _TIMED_STEPS = 3
 
 
@@ -318,7 +327,7 @@ class ProgressLineCallback(TrainerCallback):
         self._first_step, self._first_tokens = state.global_step, state.num_input_tokens_seen
         if not state.global_step:
             return
-        state.compute_steps(args, state.max_steps)  # a resumed run logs and saves as it is asked to now
+        state.compute_steps(args, state.max_steps)  # a resumed run logs and saves by its present arguments
         if state.is_world_process_zero:
             print(f"resuming at step {state.global_step} of {state.max_steps}", flush=True)
 

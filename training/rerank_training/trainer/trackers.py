@@ -1,4 +1,4 @@
-"""What the trackers of --report-to lack: a package, or a login. The Trainer would say it after the model is loaded."""
+"""Checks packages and logins of the trackers in --report-to before the model is loaded; Trainer would do so later."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from transformers.integrations.integration_utils import get_reporting_integratio
 
 
 def problem_of_trackers(trackers: Sequence[str]) -> str:
-    """What the first tracker that cannot be used lacks; empty if all can.
+    """The problem of the first tracker that cannot be used, in words; empty if all can be used.
 
     Raises:
-        ValueError: transformers has no tracker of a name.
+        ValueError: transformers has no tracker of this name.
         RuntimeError, ImportError: a package is not installed.
     """
     if "tensorboard" in trackers and not is_tensorboard_available():
@@ -29,11 +29,11 @@ def problem_of_trackers(trackers: Sequence[str]) -> str:
 
 
 def _missing_package(callback: Callable[[], object]) -> str:
-    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None  # MLflow's cannot be deleted if it was not made
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None  # MLflow's destructor fails after a failed __init__
     try:
         callback()
     except (RuntimeError, ImportError) as error:
-        error.__traceback__ = None  # refers to the callback
+        error.__traceback__ = None  # it would keep the callback alive
         return str(error)
     finally:
         sys.unraisablehook = hook
@@ -74,12 +74,12 @@ def _swanlab() -> str:
     swanlab = import_module("swanlab")
     try:
         swanlab.login()
-    except Exception as error:  # its class moves from version to version
+    except Exception as error:  # the class of the exception differs between versions
         return f"{error} Run swanlab login, or set SWANLAB_API_KEY, or SWANLAB_MODE=local"
     return ""
 
 
-#: Trackers that need a login: the name in --report-to → what asks whether there is one, and says how to log in.
+#: Tracker that needs a login, by its name in --report-to → a function that returns how to log in, or "" after a login.
 _LOGINS: Mapping[str, Callable[[], str]] = {
     "wandb": _wandb,
     "comet_ml": _comet,

@@ -31,13 +31,13 @@ Window = TypeVar("Window")
 
 
 def read_training_lists(arguments: ListArguments) -> tuple[Sequence[TrainingList], Sequence[TrainingList]]:
-    """The training lists and the held-out lists; there may be no held-out ones.
+    """The training lists and the held-out lists, which are empty without --eval-lists.
 
-    Held-out lists of a query that is trained on are left out: a model that learnt them by heart would be the best.
+    Held-out lists of a training query are left out, because the model that learnt them by heart would be selected.
 
     Raises:
         CollectionError: see `read_lists` and `graded`.
-        ConfigError: all held-out lists are of queries that are trained on.
+        ConfigError: all held-out lists have training queries.
     """
     qrels = read_judgements(arguments)
     paths = (arguments.lists, arguments.eval_lists)
@@ -61,16 +61,16 @@ def read_judgements(arguments: ListArguments) -> list[Qrel] | None:
 def with_filled_windows(
     arguments: Arguments, lists: Sequence[TrainingList], base: CheckpointManifest | None
 ) -> Arguments:
-    """The arguments with windows that the longest training list fills, so that no manifest names a size never seen.
+    """The arguments with windows no longer than the longest list, because the manifest states a size that was trained.
 
     Args:
-        base: manifest of the base, which has seen its windows; None: it has none.
+        base: manifest of the base, whose window size was trained, too; None if it has none.
     """
     longest = max(2, base.window_size if base else 0, *(len(item.passages) for item in lists))
     if longest >= arguments.window_size:
         return arguments
     logger.warning(
-        "windows have %d passages, and so says the manifest, instead of %d: no list of --lists %s has more",
+        "windows, and the size in the manifest, have %d passages instead of %d: no list of --lists %s has more",
         *(longest, arguments.window_size, arguments.lists),
     )
     return replace(arguments, window_size=longest, min_window_size=min(arguments.min_window_size, longest))
@@ -79,7 +79,7 @@ def with_filled_windows(
 def training_windows(
     arguments: ListArguments, settings: RunArguments, lists: Sequence[TrainingList]
 ) -> TrainingWindows[TrainingList, TrainingList]:
-    """The windows of all steps. Raises: ConfigError when sizes or shares are out of range."""
+    """The windows of all steps. Raises: ConfigError if a size or the shuffled share is out of range."""
     sampling = WindowSampling(
         max_size=arguments.window_size,
         min_size=arguments.min_window_size or arguments.window_size,
@@ -89,7 +89,7 @@ def training_windows(
 
 
 def held_out_windows(arguments: ListArguments, lists: Sequence[TrainingList]) -> list[TrainingList] | None:
-    """The first passages of each held-out list in its order, as serving would rank them; None without such lists."""
+    """One window of each held-out list: its first passages, in its order. None without held-out lists."""
     return [item.select(range(min(arguments.window_size, len(item.passages)))) for item in lists] or None
 
 
@@ -106,7 +106,7 @@ class WindowSampling:
 
     Attributes:
         max_size: largest number of passages in a window.
-        min_size: smallest number; all sizes in between are equally likely. A shorter list gives all its passages.
+        min_size: smallest number; all sizes from it to `max_size` are equally likely. A shorter list is used whole.
         shuffled_share: share of windows in random order, in 0–1; the others keep the order of the list.
 
     Raises:
@@ -126,7 +126,7 @@ class WindowSampling:
             raise ConfigError(f"shuffled_share {self.shuffled_share} is not a share; use a number from 0 to 1")
 
     def sample(self, item: TrainingList, seed: str) -> TrainingList:
-        """Samples a window. It always holds one of the most relevant passages, so that there is something to learn."""
+        """Samples a window that has one of the most relevant passages, so that there is something to learn."""
         rng = random.Random(seed)
         n = len(item.passages)
         size = min(n, rng.randint(self.min_size, self.max_size))
@@ -140,12 +140,13 @@ class WindowSampling:
 
 
 class TrainingWindows(Dataset[Window], Generic[List, Window]):
-    """Windows of passes over the lists: one window per list and pass, with the lists in a new order in each pass.
+    """The windows of a run: one for each list in each pass, with the lists in a new order in each pass.
 
     Window i depends only on the seed and on i, so that a resumed run continues with the windows it has not seen yet.
 
     Args:
-        sample: makes a window of a list with a seed, as `WindowSampling.sample` does.
+        sample: (list, seed) → window, such as `WindowSampling.sample`.
+        n_windows: number of windows in all passes.
     """
 
     def __init__(self, lists: Sequence[List], sample: Callable[[List, str], Window], n_windows: int, seed: int) -> None:
