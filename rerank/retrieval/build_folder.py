@@ -26,6 +26,7 @@ from rerank.util.json_files import read_saved, write_synced
 
 log = logging.getLogger(__name__)
 
+#: Names in the folder: the unfinished index, the plan, and the durations and file sizes of the finished steps.
 _INDEX, _PLAN, _STEPS = "index", "plan.json", "steps.json"
 #: The content of _STEPS before the first step is finished.
 _NOTHING: dict[str, Any] = {"seconds": {}, "files": {}}
@@ -33,12 +34,12 @@ _WAY_OUT = "free disk space and give the same command again, which goes on where
 
 
 class BuildFolder:
-    """The steps of a build and its files: the index in `index`, anything else next to it.
+    """The steps of a build and its files: the index in `index`, all others next to it.
 
     Attributes:
         folder: OUT.partial, next to the target OUT.
         index: the folder that becomes OUT.
-        seconds: step → its duration in seconds, without the time that was lost by kills.
+        seconds: finished step → its duration in seconds, without the time that was lost by kills.
     """
 
     def __init__(self, folder: Path, out: Path) -> None:
@@ -63,21 +64,22 @@ class BuildFolder:
         self.discard()
 
     def discard(self) -> None:
+        """Removes all files of the build."""
         shutil.rmtree(self.folder)
 
 
 @contextmanager
 def build_folder(out: Path, plan: Mapping[str, Any], replace_others: bool = False) -> Iterator[BuildFolder]:
-    """The folder for the build of `out`, with the finished steps of an earlier build by the same plan.
+    """The folder for the build of `out`, with the finished steps of an earlier build with the same plan.
 
     Args:
-        out: must not exist.
-        plan: what the index depends on, as JSON.
-        replace_others: start over, instead of raising, if an unfinished index has another plan.
+        out: path of the folder to build, which must not exist.
+        plan: name → value, as JSON, of everything that the index depends on.
+        replace_others: whether an unfinished index with another plan is removed, instead of an error.
 
     Raises:
-        ConfigError: `out` exists, cannot be created, is being built by another process, or was begun by another plan;
-            or the disk is full, which leaves the folder for the next call.
+        ConfigError: `out` exists, cannot be created, is being built by another process, or has an unfinished index with
+            another plan; or the disk is full, in which case the next call resumes.
     """
     out = absolute_new_path(out)
     folder = out.with_name(f"{out.name}.partial")
@@ -94,7 +96,7 @@ def build_folder(out: Path, plan: Mapping[str, Any], replace_others: bool = Fals
 
 
 def _lock(descriptor: int, out: Path) -> None:
-    """Locks the folder until its descriptor is closed, as the end of the process does."""
+    """Locks the folder until its descriptor is closed or the process ends. Raises: ConfigError if it is locked."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -102,8 +104,12 @@ def _lock(descriptor: int, out: Path) -> None:
 
 
 def _check_plan(folder: Path, plan: Mapping[str, Any], replace_others: bool) -> None:
-    """Empties the folder unless it holds an unfinished index by this plan. Raises: ConfigError for another plan."""
-    unfinished = (folder / _INDEX).is_dir()  # it is not if the index got its name and then the process was killed
+    """Empties the folder unless it holds an undamaged unfinished index with this plan.
+
+    Raises:
+        ConfigError: the unfinished index has another plan.
+    """
+    unfinished = (folder / _INDEX).is_dir()  # False if the process was killed after it renamed the index to OUT
     begun = read_saved(folder / _PLAN) if unfinished else {}
     if begun and begun != plan and not replace_others:
         differences = [
@@ -126,7 +132,7 @@ def _check_plan(folder: Path, plan: Mapping[str, Any], replace_others: bool) -> 
 
 
 def _damage(folder: Path) -> str:
-    """The file of the finished steps that is truncated or missing, for a message; empty if all are complete."""
+    """The problem of a file of the finished steps that is truncated or missing; empty if all are complete."""
     for path in (folder / _PLAN, folder / _STEPS):
         if path.is_file() and read_saved(path) is None:
             return f"{path} is cut"

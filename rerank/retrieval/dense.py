@@ -1,7 +1,8 @@
 """Search among the vectors of an index with FAISS: exact (flat), or approximate by an HNSW graph.
 
-Both kinds return exact inner products of the stored vectors. The graph is held in memory, the vectors only up to 1 GiB;
-more are read for each search. No file is memory-mapped, because truncating a mapped file ends the process (SIGBUS).
+Both kinds return exact inner products of the stored vectors. The graph is in memory, and so are vectors of up to 1 GiB;
+larger files are read for each search. No file is memory-mapped, because truncating a mapped file ends the process
+(SIGBUS).
 """
 
 from __future__ import annotations
@@ -31,17 +32,21 @@ from rerank.util.memory import available_bytes
 ScoresAndRows: TypeAlias = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]
 
 _FILE = "hnsw.faiss"
-#: Links of a node, and candidates that construction and search keep (M, efConstruction, efSearch of Malkov and
-#: Yashunin 2018).
+#: M, efConstruction and efSearch of Malkov and Yashunin 2018: links of a node, and candidates that construction and
+#: search keep.
 _HNSW_M, _HNSW_EF_CONSTRUCTION, _HNSW_EF_SEARCH = 32, 100, 512
-#: An unfinished graph is saved after this number of vectors, or after an eighth of those it has if that is more.
-_SAVE_EVERY, _SAVE_SHARE = 32_768, 8
-#: Vectors of up to this many bytes are copied into memory; of a larger file, this many rows are read at once.
-_COPIED_BYTES, _BLOCK_ROWS = 1 << 30, 32_768
+#: Least number of vectors that are added to an unfinished graph between two saves.
+_SAVE_EVERY = 32_768
+#: A larger graph grows by its size divided by this number between two saves.
+_SAVE_SHARE = 8
+#: Largest file of vectors that is copied into memory.
+_COPIED_BYTES = 1 << 30
+#: Rows of a larger file that are read at once.
+_BLOCK_ROWS = 32_768
 
 
 @cache
-def faiss_package() -> Any:  # its annotations leave out what SWIG generates
+def faiss_package() -> Any:  # FAISS has no annotations for the classes that SWIG generates
     """Imports FAISS, which only an index needs. Raises: ConfigError if it is not installed."""
     try:
         import faiss
@@ -55,7 +60,9 @@ def faiss_package() -> Any:  # its annotations leave out what SWIG generates
 class VectorIndex(Protocol):
     """Finds the vectors with the largest inner products."""
 
-    def search(self, queries: Matrix, depth: int) -> ScoresAndRows: ...
+    def search(self, queries: Matrix, depth: int) -> ScoresAndRows:
+        """The best `depth` rows of the index for each of Q vectors (Q, D)."""
+        ...
 
 
 def open_vector_index(kind: DenseKind, folder: Path, vectors: VectorFile) -> VectorIndex:
@@ -76,7 +83,7 @@ def write_vector_index(
     """Writes the graph of hnsw, and nothing for flat. A call after a kill resumes from the last save.
 
     Args:
-        vectors: the vectors, which are held in memory in float16 while the graph grows.
+        vectors: the vectors, of which the graph in memory has copies in float16.
         threads: number of threads; with several, the graph differs a little from build to build.
         report: called with the number of vectors that are in the file.
 
@@ -86,7 +93,7 @@ def write_vector_index(
     if kind == "flat":
         return
     path = folder / _FILE
-    for unfinished in folder.glob(f".{path.name}.*"):  # a kill while a save was written leaves it
+    for unfinished in folder.glob(f".{path.name}.*"):  # left by a process that was killed during a save
         unfinished.unlink()
     with _faiss_threads(threads):
         index = faiss_package().read_index(str(path)) if path.exists() else _created(vectors.shape[1])
@@ -102,7 +109,7 @@ def write_vector_index(
 
 
 def recall_of(index: VectorIndex, vectors: VectorFile, queries: Matrix, depth: int) -> float:
-    """Share of the `depth` best rows of each query, by exact search, that the index finds; mean over the queries."""
+    """Mean share, over queries (Q, D), of the `depth` best rows of exact search that the index finds."""
     depth = min(depth, len(vectors))
     _, exact = _Flat(vectors).search(queries, depth)
     _, found = index.search(queries, depth)
@@ -134,7 +141,7 @@ def _nearest(queries: Matrix, vectors: Matrix, depth: int) -> ScoresAndRows:
 
 
 def _blocks(vectors: VectorFile) -> Iterator[tuple[int, Matrix]]:
-    """The vectors in blocks, each with its first row."""
+    """(first row, vectors) of each block of rows."""
     for first in range(0, len(vectors), _BLOCK_ROWS):
         yield first, vectors.read(first, min(len(vectors), first + _BLOCK_ROWS))
 
@@ -169,7 +176,7 @@ def _created(dimension: int) -> Any:
 def _write(index: Any, path: Path) -> None:
     try:
         faiss_package().write_index(index, str(path))
-    except RuntimeError as error:  # its message is long, and ends with the reason in parentheses
+    except RuntimeError as error:  # a long message that ends with the reason in parentheses
         reason = re.search(r"\(([^()]+)\)\s*$", str(error))
         raise OSError(errno.EIO, reason[1] if reason else str(error), str(path)) from error
 
@@ -186,7 +193,7 @@ def _read(path: Path, shape: tuple[int, ...]) -> Any:
         )
     try:
         index = faiss_package().read_index(str(path))
-    except (RuntimeError, MemoryError) as error:  # a length in its header may be beyond all memory
+    except (RuntimeError, MemoryError) as error:  # a damaged header may state a length beyond all memory
         raise damaged(path, f"FAISS cannot read it ({' '.join(str(error).split())})") from error
     if (index.ntotal, index.d) != shape:
         n, width = shape
@@ -235,12 +242,12 @@ class DenseRetriever:
 
 
 def query_vectors(encoder: Encoder, queries: Sequence[Query]) -> Matrix:
-    """(len(queries), D): the vectors of the queries; encodes those that have none yet."""
+    """(len(queries), D) unit vectors of the queries; queries without a vector are encoded."""
     missing = iter(encoder.encode_queries([query.text for query in queries if query.vector is None]))
     return np.stack([next(missing) if query.vector is None else query.vector for query in queries])
 
 
 def _scored_rows(scores: np.ndarray, rows: np.ndarray) -> list[ScoredRow]:
-    """The found passages, best first, in collection order among equal scores; missing ones have the row -1."""
+    """The found passages, best first, equal scores in the order of the collection. A row of -1 is no passage."""
     found = sorted((-float(score), int(row)) for score, row in zip(scores, rows, strict=True) if row >= 0)
     return [ScoredRow(row, -negated) for negated, row in found]

@@ -1,9 +1,9 @@
 """Relevance feedback at inference: ranks, updates the query vector towards that ranking, retrieves again, and ranks.
 
 ReFIT (Reddy et al., arXiv 2305.11744) uses a reranker's scores of the top k passages as the teacher of the retriever.
-The query vector is the only parameter; the passage vectors and the encoder stay as they are. FIRST (Gangi Reddy et al.,
-arXiv 2406.15657) does the same with a listwise LLM, which gives an order only, and therefore with a ranking loss, after
-an update by a cross-encoder's scores: the method chain.
+Only the query vector is updated, neither the passage vectors nor the encoder. FIRST (Gangi Reddy et al., arXiv
+2406.15657) has two updates, the method chain: the first by a cross-encoder's scores, the second by the order of a
+listwise LLM, which has no scores and is therefore used with a ranking loss.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from rerank.types import (
     preranker_scores,
 )
 
-#: Two inner products of unit vectors that differ by less than this differ by rounding only.
+#: Inner products of unit vectors with a smaller difference count as equal, because rounding alone can cause it.
 _SAME_SCORE = 1e-6
-#: Range of the scaled scores when the teacher is an order. At this distance, a correctly ordered pair has
-#: almost no gradient left and a wrongly ordered pair has its full gradient. FIRST's range is some .1 for unit vectors,
-#: so that all pairs have about the same gradient.
+#: Range of the scaled scores if the teacher is an order. At this difference of scores, a correctly ordered pair has
+#: almost no gradient and a wrongly ordered pair the full gradient. FIRST's range is some .1 for unit vectors, so that
+#: all pairs have about the same gradient.
 _ORDER_RANGE = 8.0
 #: Weights of the query, the mean relevant passage and the mean non-relevant passage (Salton and Buckley 1990).
 _ROCCHIO_WEIGHTS = (1.0, 0.75, 0.15)
@@ -54,13 +54,12 @@ _CHAIN_NEEDS_SCORES = (
 
 
 class UpdateOutcome(Enum):
-    """Result of one query vector update; the value is the reason when the vector was kept."""
+    """Result of one query vector update; the value is the reason if the vector was kept."""
 
     UPDATED = ""
     TOO_FEW_PASSAGES = "fewer than two ranked passages have a vector"
     EQUAL_SCORES = "the retriever gives all ranked passages the same score"
     NO_PREFERENCE = "the ranking puts no passage above another"
-    #: Steps and learning rate of a method that minimises a loss.
     NO_GAIN = "the updated vector fits the ranking no better than the original one"
 
 
@@ -69,9 +68,9 @@ class QueryUpdates:
     """Updated vectors of Q queries.
 
     Attributes:
-        vectors: (Q, D) unit vectors; the original vector of a query that was not updated.
-        cosines: (Q,) between each returned vector and the original one; 1 for a query that was not updated.
-        outcomes: one per query.
+        vectors: (Q, D) unit vectors; a query that was not updated has its original vector.
+        cosines: (Q,) cosine of each vector with the original one; 1 for a query that was not updated.
+        outcomes: the outcome of each query.
     """
 
     vectors: Tensor
@@ -80,10 +79,13 @@ class QueryUpdates:
 
 
 def teacher_of(method: FeedbackMethod, scores: Sequence[float], kind: ScoreKind) -> list[float]:
-    """The target of a query update, made of the scores of a ranking: their ranks, equal for ties, or logits for KL.
+    """The target of a query update by a ranking, higher is better: logits for KL, otherwise ranks of the scores.
+
+    Ranks count from 0 for the lowest score; equal scores have the same rank.
 
     Args:
-        kind: the meaning of the scores; the logit of a probability is the logarithm of its odds.
+        scores: scores of the ranked passages.
+        kind: meaning of the scores; the logit of a probability is the logarithm of its odds.
     """
     if method is not FeedbackMethod.KL:
         rank = {score: float(index) for index, score in enumerate(sorted(set(scores)))}
@@ -103,16 +105,18 @@ def update_queries(
 ) -> QueryUpdates:
     """Updates each query vector towards its teacher, independently of the other queries of the batch.
 
-    The loss reads inner products, scaled by one factor per query so that before the update their range is half the
-    range of the teacher's scores (ReFIT), or _ORDER_RANGE when the teacher is an order. FIRST gives an order the
-    retriever's scores, sorted, and therefore half their range.
+    The loss reads inner products times a factor for each query. With KL, their range before the update is half the
+    range of the teacher's scores, as in ReFIT. If the teacher is an order, it is _ORDER_RANGE; in FIRST it is half the
+    range of the retriever's scores, which FIRST sorts and assigns to the passages in the teacher's order.
 
     Args:
         vectors: (Q, D) unit vectors of the queries.
         passages: (Q, k, D) unit vectors; entries where `mask` is False are ignored.
         teacher: (Q, k), higher is better. KL reads it as logits, the other methods as an order with ties.
         mask: (Q, k) bool, False at padding and at passages without a vector.
-        preranker: (Q, k) logits that the first update of a chain follows, nan for a passage without one.
+        settings: method and limits of the update.
+        preranker: (Q, k) logits of the preranker, the teacher of the first update of a chain; nan if a passage has
+            none.
     """
     if not mask.any():
         outcomes = (UpdateOutcome.TOO_FEW_PASSAGES,) * len(vectors)
@@ -141,11 +145,11 @@ def update_queries(
 def _update(
     vectors: Tensor, original: Tensor, passages: Tensor, teacher: Tensor, mask: Tensor, settings: FeedbackSettings
 ) -> tuple[Tensor, tuple[UpdateOutcome, ...]]:
-    """(Q, D) vectors after one update, of any length as FIRST's chain goes on from them, and its outcomes.
+    """(Q, D) vectors after one update, and its outcomes. The vectors may have any length, as in FIRST's chain.
 
     Args:
-        vectors: (Q, D) to start from.
-        original: (Q, D) unit vectors of the queries, whose trust region holds.
+        vectors: (Q, D) vectors to start from.
+        original: (Q, D) unit vectors of the queries, the centres of the trust regions.
     """
     passages = passages.masked_fill(~mask[:, :, None], 0)
     teacher = teacher.to(vectors.dtype).masked_fill(~mask, 0)
@@ -167,7 +171,7 @@ def _update(
 
 
 def _reasons_to_keep(initial: Tensor, teacher: Tensor, mask: Tensor) -> list[UpdateOutcome | None]:
-    """For each query, the reason why no update can lower the loss; None when one can."""
+    """For each query, the reason why no update can lower the loss, or None."""
     conditions = {
         UpdateOutcome.TOO_FEW_PASSAGES: (mask.sum(dim=-1) < 2).tolist(),
         UpdateOutcome.EQUAL_SCORES: (_range(initial, mask) <= _SAME_SCORE).tolist(),
@@ -177,13 +181,14 @@ def _reasons_to_keep(initial: Tensor, teacher: Tensor, mask: Tensor) -> list[Upd
 
 
 def _objective(method: FeedbackMethod, initial: Tensor, original: Tensor, teacher: Tensor, mask: Tensor) -> ListLosses:
-    """The loss of (Q, k) inner products against the teacher, as a function that returns (Q,) losses.
+    """The loss as a function: (Q, k) inner products → (Q,) losses.
 
     Args:
-        initial, original: (Q, k) inner products before the update, and of the query's own vector.
+        initial: (Q, k) inner products of the passages with the vectors before the update.
+        original: (Q, k) inner products of the passages with the original vectors of the queries.
     """
     if method is FeedbackMethod.E2RANK:
-        raise ValueError("e2rank makes a vector without a loss; this is a bug")
+        raise ValueError("e2rank has no loss; this is a bug")
     if method is FeedbackMethod.KL:
         loss, target_range = kl_divergence(teacher, mask), _range(teacher, mask) / 2
     elif method is FeedbackMethod.WEIGHTED_RANKNET_FIRST:
@@ -198,7 +203,7 @@ def _objective(method: FeedbackMethod, initial: Tensor, original: Tensor, teache
 def _gradient_descent(
     vectors: Tensor, original: Tensor, passages: Tensor, objective: ListLosses, settings: FeedbackSettings
 ) -> Tensor:
-    """(Q, D). Adam treats each coordinate separately, so minimising the sum minimises the loss of each query."""
+    """(Q, D) vectors after Adam, which treats coordinates separately: the sum of the losses minimises each of them."""
     updated = vectors.clone().requires_grad_()
     steps, learning_rate = settings.descent
     optimizer = torch.optim.Adam([updated], lr=learning_rate)
@@ -223,7 +228,7 @@ def rocchio(
     Args:
         vectors: (Q, D) vectors of the queries.
         passages: (Q, k, D) vectors of the passages.
-        relevant, non_relevant: (Q, k) weights of the passages in the means, at least 0; None: all are 0.
+        relevant, non_relevant: (Q, k) weights of the passages in the two means, at least 0; None for 0.
         weights: weights of the query, the mean relevant passage and the mean non-relevant passage.
     """
     of_query, of_relevant, of_non_relevant = weights
@@ -240,7 +245,7 @@ def _rocchio_by_order(vectors: Tensor, passages: Tensor, teacher: Tensor, mask: 
 
 
 def _project(updated: Tensor, vectors: Tensor, min_cosine: float) -> Tensor:
-    """(Q, D): `updated` projected onto the cone of cosine `min_cosine` around unit `vectors`; lengths are kept."""
+    """(Q, D): `updated`, rotated towards the unit `vectors` until their cosine is at least `min_cosine`."""
     parallel = (updated * vectors).sum(dim=-1, keepdim=True)
     length = updated.norm(dim=-1, keepdim=True)
     orthogonal = functional.normalize(updated - parallel * vectors, dim=-1)
@@ -249,12 +254,12 @@ def _project(updated: Tensor, vectors: Tensor, min_cosine: float) -> Tensor:
 
 
 def _scores(vectors: Tensor, passages: Tensor) -> Tensor:
-    """(Q, k) inner products."""
+    """(Q, k) inner products of vectors (Q, D) with passages (Q, k, D)."""
     return torch.einsum("qd,qkd->qk", vectors, passages)
 
 
 def _range(values: Tensor, mask: Tensor) -> Tensor:
-    """(Q,): difference between the largest and the smallest value where `mask` is True; 0 for an empty row."""
+    """(Q,): difference between the largest and the smallest value where `mask` is True; 0 in a row without True."""
     largest = values.masked_fill(~mask, -torch.inf).amax(dim=-1)
     return (largest - values.masked_fill(~mask, torch.inf).amin(dim=-1)).clamp(min=0)
 
@@ -280,9 +285,9 @@ class FeedbackReport:
 
     Attributes:
         reason: why the answer is the first ranking: the query vector was not updated, or the second ranking failed;
-            otherwise empty.
-        cosine: between the updated and the original query vector; 1 when it was not updated.
-        ms: milliseconds of the first ranking, the update and the second retrieval together.
+            empty if the answer is the second ranking, or nothing new was found.
+        cosine: cosine of the updated and the original query vector; 1 if it was not updated.
+        ms: time of the first ranking, the update and the second retrieval together, in milliseconds.
     """
 
     reason: str
@@ -295,13 +300,14 @@ class FeedbackSearch:
     """One search with relevance feedback, from the first ranking on.
 
     The union of both retrievals is ranked as one list: the candidates of the first retrieval in the order of the first
-    ranking, followed by the new passages. One ranking therefore gives the order, the scores and the trace of the reply,
-    so that they agree; the price is one more pass of the ranker. When the second retrieval finds nothing new, the first
-    ranking is the answer and the price is the second retrieval only.
+    ranking, followed by the new passages. So order, scores and trace of the reply come from one ranking and agree; the
+    cost is a second pass of the ranker. If the second retrieval finds nothing new, the first ranking is the answer, and
+    the cost is the second retrieval only.
 
     Args:
-        settings: how the query vector is updated.
-        rank, retrieve: may raise FAILURES.
+        settings: settings of the update.
+        rank: ranks candidates; may raise FAILURES.
+        retrieve: retrieves candidates by the vector of a query; may raise FAILURES.
         on_thread: runs the update of the query.
     """
 
@@ -313,19 +319,20 @@ class FeedbackSearch:
     async def run(
         self, query: Query, candidates: tuple[Passage, ...], options: RankOptions, deadline_s: float
     ) -> tuple[Ranking, FeedbackReport]:
-        """The ranking of the union of both retrievals, whose positions count `candidates` first, then new passages.
+        """The ranking of the union of both retrievals. Its positions count `candidates` first, then the new passages.
 
-        The first ranking is the answer when there is no time for the second, with `options.allow_partial`, and when
-        the second fails, with `options.on_failure`.
+        The first ranking is the answer if the second has no time and `options.allow_partial` is set, or if the second
+        fails and `options.on_failure` is the first stage.
 
         Args:
             query: the query, with its vector.
             candidates: the result of the first retrieval, which may be empty.
-            deadline_s: on the event loop's clock; infinite for none.
+            deadline_s: deadline on the event loop's clock; infinite for none.
 
         Raises:
-            DeadlineExceeded, Overloaded: without `options.allow_partial` and `options.on_failure`.
-            FAILURES: any other of them, without `options.on_failure`.
+            DeadlineExceeded, Overloaded: neither `options.allow_partial` nor `options.on_failure` allows the first
+                ranking.
+            FAILURES: a ranking or a retrieval failed, and `options.on_failure` does not allow the first ranking.
         """
         if query.vector is None:
             raise ValueError("the query has no vector to update; this is a bug")
@@ -364,7 +371,7 @@ class FeedbackSearch:
     async def _rank_union(
         self, first: Ranking, new: tuple[Passage, ...], options: RankOptions, deadline_s: float
     ) -> Ranking:
-        """Ranks the union; never returns a partial ranking, which would be worse than the complete first one."""
+        """Ranks the union. It never returns a partial ranking, because the complete first ranking would be better."""
         union = (*(ranked.passage for ranked in first.ranked), *new)
         complete = replace(options, allow_partial=False, on_failure=OnFailure.ERROR)
         second = await self.rank(union, complete, deadline_s - options.answer_margin_s)
@@ -380,7 +387,7 @@ class FeedbackSearch:
 
 
 def update_by_ranker(vector: Vector, ranking: Ranking) -> QueryUpdates:
-    """Returns the update of one query whose new vector the ranker made (E2Rank)."""
+    """The update of one query to the vector that the ranker computed (E2Rank)."""
     found = ranking.trace.query_vector
     outcome = UpdateOutcome.TOO_FEW_PASSAGES if found is None else UpdateOutcome.UPDATED
     before, updated = (torch.from_numpy(vector if v is None else v)[None] for v in (vector, found))

@@ -23,19 +23,19 @@ class Retriever(Protocol):
     """A first-stage retriever, which finds candidates for queries."""
 
     def search(self, queries: Sequence[Query], depth: int) -> list[list[ScoredRow]]:
-        """For each query its best passages, at most `depth` of them, best first; fewer or none if no more are found."""
+        """The best passages of each query, best first: `depth` of them, or fewer if the retriever finds no more."""
         ...
 
 
 class Fusion(Protocol):
-    """Fuses the results of several retrievers for one query, each a mapping of passages to scores, best first."""
+    """Fuses the runs of several retrievers for one query. A run is passage → score, in falling order of the scores."""
 
     def __call__(self, runs: Sequence[Mapping[K, float]]) -> dict[K, float]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class HybridRetriever:
-    """Retrieves with BM25 and with vectors to the same depth, and fuses their results."""
+    """Retrieves with BM25 and with dense search to the same depth, and fuses their results."""
 
     bm25: Retriever
     dense: Retriever

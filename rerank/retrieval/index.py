@@ -78,10 +78,10 @@ class Index:
     """An open index with its passage store and its retrievers.
 
     Args:
-        folder: written by `build_index`.
-        encoder: must be the encoder of the index.
-        sparse_encoder: loads the sparse encoder, which must be the index's; called if the index has sparse vectors,
-            which its passages then have. None: they are not read.
+        folder: folder that `build_index` wrote.
+        encoder: the encoder of the index.
+        sparse_encoder: loads the sparse encoder of the index; called if the index has sparse vectors. None: sparse
+            vectors are not read, and passages have none.
 
     Raises:
         IndexMismatch: `folder` is not an index, has another format, was built with another encoder, or is damaged.
@@ -106,22 +106,22 @@ class Index:
         }
 
     def search(self, first_stage: FirstStage, queries: Sequence[Query], depth: int) -> list[list[ScoredDoc]]:
-        """For each query its best passages, at most `depth` of them, best first."""
+        """The best passages of each query, at most `depth` of them, best first."""
         return [self.store.scored_docs(hits) for hits in self._retrievers[first_stage].search(queries, depth)]
 
     def with_word_table(self, query: Query) -> Query:
-        """The query with the document frequencies of its stems in the index, unless it has them."""
+        """The query with the document frequencies of its stems in the index, if it has no word table yet."""
         return query if query.word_table else replace(query, word_table=self._bm25.word_table(query.text))
 
     def candidates(self, first_stage: FirstStage, query: Query, depth: int) -> tuple[Passage, ...]:
-        """The best passages of a query, with text and vector, best first."""
+        """The best passages of a query, at most `depth` of them, with text, vector and score, best first."""
         (hits,) = self._retrievers[first_stage].search([query], depth)
         passages = self.store.at_rows([hit.row for hit in hits])
         return tuple(replace(passage, score=hit.score) for passage, hit in zip(passages, hits, strict=True))
 
 
 def write_manifest(folder: Path, manifest: IndexManifest) -> IndexManifest:
-    """Completes an index folder with its manifest, which gets the sizes and hashes of the other files."""
+    """Writes the manifest of an index with the sizes and hashes of all other files, and returns it."""
     complete = manifest.model_copy(update={"files": file_digests(folder)})
     (folder / MANIFEST_FILE).write_text(complete.model_dump_json(indent=2) + "\n", encoding="utf-8")
     return complete
@@ -151,7 +151,7 @@ def read_manifest(folder: Path) -> IndexManifest:
 def _open_sparse(
     folder: Path, manifest: IndexManifest, load_encoder: Callable[[], SparseEncoder]
 ) -> SparseStore | None:
-    """The sparse vectors of an index; None if it has none. Raises: IndexMismatch if they are another encoder's."""
+    """The sparse vectors of an index; None if it has none. Raises: IndexMismatch if another encoder computed them."""
     if (expected := manifest.sparse_encoder) is None:
         return None
     if (found := load_encoder().id) != expected:

@@ -24,14 +24,14 @@ MANIFEST_FILE = "manifest.json"
 
 #: Kinds of dense search: exact, or approximate by an HNSW graph.
 DenseKind: TypeAlias = Literal["flat", "hnsw"]
-#: Files up to this size are hashed whenever the index is opened, in some 20 ms each.
+#: Files up to this size are hashed whenever the index is opened, which takes some 20 ms for each.
 _SMALL_BYTES = 16 * 1024 * 1024
-#: Of larger files only the beginning is hashed: with a damaged header, FAISS may end the process or not return.
+#: Bytes of a larger file that are hashed then: FAISS may end the process, or never return, if the header is damaged.
 _HEAD_BYTES = 1024 * 1024
 
 
 def read_index_settings(folder: Path) -> dict[str, Any]:
-    """The content of an index's manifest.json. Raises: IndexMismatch when `folder` has none of this format."""
+    """The content of an index's manifest.json. Raises: IndexMismatch if `folder` has no manifest of this format."""
     path = folder / MANIFEST_FILE
     if problem := denied(path):
         raise IndexMismatch(problem)
@@ -51,7 +51,13 @@ def read_index_settings(folder: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class FileDigest:
-    """Size and hash of a file, and the hash of the first MiB of a large one; empty in older manifests."""
+    """Size and SHA-256 of a file.
+
+    Attributes:
+        bytes: size of the file.
+        sha256: SHA-256 of the file, in hexadecimal digits.
+        head_sha256: SHA-256 of the first MiB of a file above 16 MiB; empty for smaller files, and in older manifests.
+    """
 
     bytes: int
     sha256: str
@@ -62,7 +68,7 @@ _FILES = TypeAdapter(dict[str, FileDigest])
 
 
 def file_digests(folder: Path) -> dict[str, FileDigest]:
-    """Size and hash of all files in the folder but the manifest, by their paths in it."""
+    """Path in the folder → size and hash, for all files except the manifest."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST_FILE)
     return {path.relative_to(folder).as_posix(): _stored(path) for path in paths}
 
@@ -71,11 +77,11 @@ def check_files(folder: Path, files: Mapping[str, FileDigest], all_hashes: bool 
     """Checks the sizes of all files, the hashes of small ones, and the hashes of the beginnings of large ones.
 
     Args:
-        files: as `file_digests` returned them when the index was built.
-        all_hashes: check the hashes of large files too, which takes a second or two per GB.
+        files: result of `file_digests` when the index was built.
+        all_hashes: whether the hashes of whole large files are checked, too, which takes a second or two per GB.
 
     Raises:
-        IndexMismatch: a file is missing, has another size or another hash; the message names it.
+        IndexMismatch: a file is missing or has another size or hash; the message names the file.
     """
     for name, stored in files.items():
         path = folder / name
@@ -87,7 +93,7 @@ def check_files(folder: Path, files: Mapping[str, FileDigest], all_hashes: bool 
 
 
 def check_sizes(folder: Path) -> None:
-    """Checks that an index has all its files in their sizes, without the libraries that open it.
+    """Checks that an index has all its files and that they have their sizes, without the libraries that open it.
 
     Raises:
         IndexMismatch: `folder` is not an index of this version, or a file is missing or has another size.
@@ -101,7 +107,7 @@ def check_sizes(folder: Path) -> None:
 
 
 def damaged(path: Path, reason: object) -> IndexMismatch:
-    """The error of a damaged file of an index, or of a folder of it."""
+    """The error for a damaged file or folder of an index, with the reason and the command that checks all files."""
     index = next((folder for folder in path.parents if (folder / MANIFEST_FILE).is_file()), path.parent)
     return IndexMismatch(
         f"{path} is damaged: {reason}; copy the index again, or build it again (`rerank verify "
@@ -132,16 +138,17 @@ class ArrayFile:
     """A NumPy file whose rows are read, and not memory-mapped: a mapped file that is cut ends the process (SIGBUS).
 
     Args:
-        dtype: type of the numbers; None: any.
+        dtype: expected type of the numbers; None for any type.
+        dimensions: expected number of dimensions.
 
     Raises:
-        IndexMismatch: the file is missing, cannot be read, or has another form.
+        IndexMismatch: the file is missing or cannot be read, or its type or number of dimensions differs.
 
     Attributes:
-        shape: numbers of rows, and of columns.
+        shape: number of rows, and the shape of a row.
         dtype: type of a number.
-        first_byte: offset of the first number in the file.
-        row_bytes: size of a row.
+        first_byte: offset of the first number in the file, in bytes.
+        row_bytes: size of a row in bytes.
     """
 
     def __init__(self, path: Path, dtype: type | None, dimensions: int) -> None:
@@ -167,7 +174,7 @@ class ArrayFile:
 
     @property
     def nbytes(self) -> int:
-        """Size of all rows."""
+        """Size of all rows in bytes."""
         return len(self) * self.row_bytes
 
     def read(self, first: int = 0, stop: int | None = None) -> npt.NDArray[Any]:
@@ -177,7 +184,7 @@ class ArrayFile:
         return rows
 
     def read_into(self, numbers: npt.NDArray[Any], first: int) -> None:
-        """Fills a flat array with what begins at the row `first`. Raises: see `read`."""
+        """Fills a flat array with the numbers from row `first` on. Raises: IndexMismatch if the file ends before."""
         missing, offset = numbers.view(np.uint8).data, self.first_byte + first * self.row_bytes
         while missing:  # the system returns at most 2 GB at a time
             if not (size := os.preadv(self._file.fileno(), [missing], offset)):
@@ -186,7 +193,7 @@ class ArrayFile:
 
 
 def _read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, whether columns follow one another, and type of an array; the file is then at its first number."""
+    """Shape, Fortran order (True if columns follow one another) and type of an array; moves to its first number."""
     version = np.lib.format.read_magic(file)
     if version == (1, 0):
         return np.lib.format.read_array_header_1_0(file)

@@ -4,8 +4,8 @@ Every tensor holds B lists of up to N passages. `mask` (B, N) is False at the pa
 scores at padding are ignored, even nan. `relevance` (B, N) is the teacher: finite floating-point numbers, higher is
 better; passages of equal relevance are tied. In formulas s is a score, y a relevance, r a rank, i and j are passages.
 
-A loss is prepared for one teacher and can then be evaluated for any number of scores, because feedback evaluates the
-same teacher at every step of its descent.
+A loss is a function of the scores that is prepared for one teacher, because each step of relevance feedback computes it
+with the same teacher.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ ListLosses: TypeAlias = Callable[[Tensor], Tensor]
 def weighted_ranknet(relevance: Tensor, mask: Tensor) -> ListLosses:
     """RankNet with each pair weighted by 1 / (r_i + r_j), the 1-based ranks of the teacher (FIRST, arXiv 2406.15657).
 
-    The mean of log(1 + exp(s_j - s_i)) / (r_i + r_j) over the pairs with y_i > y_j. As in FIRST, it is divided by the
-    number of pairs and not by the sum of the weights. Tied passages share their average rank and form no pair. A list
-    without a pair has the loss 0.
+    It is the mean of log(1 + exp(s_j - s_i)) / (r_i + r_j) over the pairs with y_i > y_j: as in FIRST, the sum divided
+    by the number of pairs and not by the sum of the weights. Tied passages have their average rank and form no pair. A
+    list without a pair has the loss 0.
 
     Args:
         relevance, mask: (B, N).
@@ -48,17 +48,17 @@ def kl_divergence(relevance: Tensor, mask: Tensor) -> ListLosses:
 
 
 def preferred_pairs(relevance: Tensor, mask: Tensor) -> Tensor:
-    """(B, N, N) bool: True at (i, j) when both passages exist and i is more relevant than j."""
+    """(B, N, N) bool: True at (i, j) if both passages exist and i is more relevant than j."""
     return (relevance[:, :, None] > relevance[:, None, :]) & mask[:, :, None] & mask[:, None, :]
 
 
 def pair_losses(scores: Tensor) -> Tensor:
-    """(B, N, N) with -log P(i before j) = log(1 + exp(s_j - s_i)) at (i, j), of (B, N) scores."""
+    """(B, N) scores → (B, N, N) with -log P(i before j) = log(1 + exp(s_j - s_i)) at (i, j)."""
     return functional.softplus(scores[:, None, :] - scores[:, :, None])
 
 
 def average_ranks(relevance: Tensor, mask: Tensor) -> Tensor:
-    """(B, N) 1-based ranks by falling relevance; tied passages get the average of the ranks they occupy."""
+    """(B, N) 1-based ranks by falling relevance; tied passages have the average of their ranks."""
     better = ((relevance[:, None, :] > relevance[:, :, None]) & mask[:, None, :]).sum(dim=-1)
     equal = ((relevance[:, None, :] == relevance[:, :, None]) & mask[:, None, :]).sum(dim=-1)
     return better + (equal.to(relevance.dtype) + 1) / 2
@@ -75,5 +75,5 @@ def masked_log_softmax(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def _hide(values: Tensor, mask: Tensor) -> Tensor:
-    """The values with padding at the lowest number; -inf would produce nan in a row of padding only."""
+    """The values, with the lowest number at padding; -inf would cause nan in a row that has padding only."""
     return values.masked_fill(~mask, torch.finfo(values.dtype).min)

@@ -1,6 +1,6 @@
 """Parts of the vectors of an index: a build writes the arrays of each finished shard to one file, and joins the files.
 
-A part has its name when it is complete and synced, so that a build that was killed goes on with the parts that it has.
+A part gets its name when it is complete and on disk, so that a killed build resumes with the finished parts.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from rerank.util.files import atomic_file
 
 
 def write_part(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Writes the arrays of a part, which stay after a power loss. Raises: OSError if the disk is full."""
+    """Writes the arrays of a part, which are on disk when the function returns. Raises: OSError if the disk is full."""
     with atomic_file(path) as temporary, temporary.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]  # NumPy's stubs take a name for `allow_pickle`
 
 
 def read_parts(parts: Sequence[Path], name: str) -> Iterator[npt.NDArray[Any]]:
-    """The array `name` of each part. One part is in memory at a time."""
+    """The array `name` of each part, which are read one by one."""
     for path in parts:
         with np.load(path) as arrays:
             yield arrays[name]
@@ -31,10 +31,10 @@ def read_parts(parts: Sequence[Path], name: str) -> Iterator[npt.NDArray[Any]]:
 def join_parts(parts: Sequence[Path], name: str, path: Path) -> None:
     """Writes the rows of the array `name` of all parts, in their order, to a NumPy file.
 
-    It reads the parts twice and one by one, so that its memory does not depend on their number.
+    The parts are read twice and one by one, so that the memory does not depend on their number.
 
     Args:
-        parts: at least one; their arrays have the same type and the same width.
+        parts: one or more files, whose arrays have the same type and the same shape of a row.
 
     Raises:
         OSError: the disk is full.

@@ -1,7 +1,7 @@
 """Encodes the passages of an index in shards, by worker processes. Each finished shard is a file.
 
-A shard is a fixed range of rows, and is encoded in one thread. The vectors therefore do not depend on the number of
-workers, nor on kills. A shard is named by its first row.
+A shard is a fixed range of rows, and is encoded by one thread. So the vectors depend neither on the number of workers
+nor on kills. A shard is identified by its first row.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class ShardJob(ABC, Generic[Id]):
         folder: folder of the index, with its texts.
         parts: folder of the finished shards, see rerank.retrieval.parts.
         encoder: identity of the encoder.
-        device: the encoder's device.
+        device: name of the encoder's device, such as cpu or cuda:0.
         dtype: precision of the encoder.
-        shard_rows: rows of a shard, which are what a kill costs a worker.
+        shard_rows: number of rows in a shard; a killed worker loses the work on one shard.
     """
 
     folder: Path
@@ -62,7 +62,7 @@ class ShardJob(ABC, Generic[Id]):
 
     @abstractmethod
     def encode(self, texts: Sequence[str], encoder: Any) -> dict[str, npt.NDArray[Any]]:
-        """Encodes some texts; returns the arrays of a part."""
+        """Encodes texts, and returns the arrays of a part by their names."""
 
     @abstractmethod
     def join(self) -> None:
@@ -77,13 +77,13 @@ class ShardJob(ABC, Generic[Id]):
         return self.parts / f"{first}-{min(first + self.shard_rows, rows)}.npz"
 
     def ready(self, encoder: Any = None) -> Callable[[int], int]:
-        """Returns a function that encodes and stores a shard in this process, and returns the number of its passages.
+        """A function: first row of a shard → number of its passages, which it encodes and stores in this process.
 
         Args:
-            encoder: the encoder of the job; None loads it.
+            encoder: the encoder of the job; None to load it.
 
         Raises:
-            ConfigError: another encoder has the name of the job's.
+            ConfigError: the encoder of this name is not the one with which the build began.
         """
         encoder = encoder or self.load_encoder()
         if encoder.id != self.encoder:
@@ -135,20 +135,20 @@ def encode_shards(job: ShardJob[Any], encoder: Any, workers: int, report: Callab
     """Encodes the passages that are not encoded yet.
 
     Args:
-        job: what to encode.
-        encoder: the encoder of the job, for work in this process.
-        workers: number of processes; 1: this process alone.
-        report: called with the number of passages that are encoded.
+        job: the job of the shards.
+        encoder: the encoder of the job, which is used if this process encodes.
+        workers: number of worker processes; 1 for this process alone.
+        report: called with the number of passages that are encoded so far.
 
     Returns:
-        The time that all shards took, summed over workers and calls, in seconds.
+        The time of all shards in seconds, summed over workers and over calls for the same job.
 
     Raises:
         ConfigError: a worker died.
         OSError: the disk is full.
     """
     job.parts.mkdir(exist_ok=True)
-    for unfinished in job.parts.glob(".*"):  # a kill while a part was written leaves it
+    for unfinished in job.parts.glob(".*"):  # left by a process that was killed while it wrote a part
         unfinished.unlink()
     rows, files = len(PassageTexts(job.folder)), job.part_files()
     shards = [number * job.shard_rows for number, file in enumerate(files) if not file.exists()]
@@ -170,7 +170,7 @@ def _encode_here(job: ShardJob[Any], encoder: Any, shards: list[int]) -> Iterato
 
 def _encode_in_pool(job: ShardJob[Any], workers: int, shards: list[int]) -> Iterator[int]:
     """Encodes in worker processes; yields the number of passages of each shard as it is finished."""
-    context = multiprocessing.get_context("spawn")  # a fork would copy the locks of torch, the JVM and this process
+    context = multiprocessing.get_context("spawn")  # a fork could copy locks of torch or the JVM that are held
     with ProcessPoolExecutor(min(workers, len(shards)), context, _start_worker, (job,)) as pool:
         try:
             for finished in as_completed([pool.submit(_encode_in_worker, shard) for shard in shards]):
@@ -178,7 +178,7 @@ def _encode_in_pool(job: ShardJob[Any], workers: int, shards: list[int]) -> Iter
         except BrokenProcessPool as error:
             raise ConfigError(
                 "a process that encodes passages died, perhaps for lack of memory; start the same command again, which "
-                "goes on with what is encoded, or with fewer --workers"
+                "resumes after the encoded passages, perhaps with fewer --workers"
             ) from error
         finally:
             pool.shutdown(cancel_futures=True)
@@ -195,12 +195,12 @@ def _encode_in_worker(first: int) -> int:
     return _encode_shard(first)
 
 
-#: Encodes the shard from a row on in a worker process.
+#: First row of a shard → number of its passages; set in each worker process, see `ShardJob.ready`.
 _encode_shard: Callable[[int], int]
 
 
 def _end_with_parent() -> None:
-    """Ends this process when its parent is gone, which a killed parent cannot do."""
+    """Ends this process when its parent has ended, because a killed parent cannot end it."""
     if (parent := multiprocessing.parent_process()) is not None:
         parent.join()
         os._exit(1)

@@ -1,6 +1,7 @@
-"""Sparse vectors of the passages of an index, which the fusion reads instead of running a model on their texts.
+"""Sparse vectors of the passages of an index, which the fusion reads instead of encoding the texts.
 
-They are a compressed sparse matrix: offsets of the rows, ids of terms, and weights in float16, exact to 0.05 %.
+They are stored as a compressed sparse matrix: offsets of the rows, ids of terms, and weights in float16, whose rounding
+error is at most 0.05 %.
 """
 
 from __future__ import annotations
@@ -16,18 +17,20 @@ from rerank.retrieval.index_format import ArrayFile, damaged
 from rerank.retrieval.parts import join_parts, read_parts
 from rerank.util.sparse_vectors import SparseVector
 
+#: Folder of the sparse vectors in the folder of an index.
 FOLDER = "sparse"
 _OFFSETS, _TERMS, _WEIGHTS, _TRUNCATED = "offsets.npy", "terms.npy", "weights.npy", "truncated.npy"
+#: Largest vocabulary whose ids fit into 16 bits.
 _MAX_UINT16_TERMS = 1 << 16
 
 
 class SparseStore:
-    """Reads the sparse vectors that `join_sparse_vectors` wrote to an index. Rows are read, and not memory-mapped.
+    """Reads the sparse vectors that `join_sparse_vectors` wrote to an index. No file is memory-mapped.
 
     Args:
         index: folder of the index.
-        passages: number of its rows.
-        vocabulary_size: number of terms of its sparse encoder.
+        passages: number of passages in the index.
+        vocabulary_size: number of terms in the vocabulary of the sparse encoder.
 
     Raises:
         IndexMismatch: a file is missing or damaged.
@@ -50,8 +53,9 @@ class SparseStore:
         """The vector of a row. Raises: IndexMismatch if a term is not in the vocabulary."""
         first, stop = int(self._offsets[row]), int(self._offsets[row + 1])
         terms, weights = self._terms.read(first, stop), self._weights.read(first, stop)
-        if len(terms) and int(terms[-1]) >= self._vocabulary_size:  # they increase
-            raise damaged(self._folder, f"term {terms[-1]} of row {row}, of {self._vocabulary_size}")
+        if len(terms) and int(terms[-1]) >= self._vocabulary_size:  # the last term is the largest
+            problem = f"row {row} has the term {terms[-1]}, and the vocabulary {self._vocabulary_size} terms"
+            raise damaged(self._folder, problem)
         return SparseVector(terms.astype(np.int32), weights.astype(np.float32), bool(self._truncated[row]))
 
 

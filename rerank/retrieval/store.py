@@ -22,10 +22,12 @@ from rerank.types import VALID_DOC_ID, Matrix, Passage, ScoredDoc
 _PASSAGES = "passages.sqlite"
 _VECTORS = "vectors.npy"
 _TRUNCATED = "truncated.npy"
-_WRITE_CACHE_KIB = 256 * 1024  # keeps the upper levels of the index of doc_ids in memory while it grows
-#: The most characters of a text that Anserini reads: Jackson's StreamReadConstraints.getMaxStringLength().
+#: SQLite's cache, large enough for the upper levels of the index of doc_ids while it grows.
+_WRITE_CACHE_KIB = 256 * 1024
+#: Longest text that Anserini reads, in UTF-16 units: Jackson's StreamReadConstraints.getMaxStringLength().
 _MAX_UTF16_UNITS = 20_000_000
-_MAX_VARIABLES = 10_000  # per SQL statement; SQLite's own limit is 32,766
+#: Variables in an SQL statement; SQLite allows 32,766.
+_MAX_VARIABLES = 10_000
 
 
 class DuplicateDocId(CollectionError):
@@ -56,7 +58,7 @@ class PassageTexts:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / _PASSAGES
-        with _damage_named(self._path):
+        with _report_damage(self._path):
             self._db = sqlite3.connect(
                 f"{self._path.absolute().as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False
             )
@@ -68,17 +70,17 @@ class PassageTexts:
         return self._rows
 
     def texts(self, doc_ids: Sequence[str]) -> dict[str, str]:
-        """Texts by doc_id; leaves out those that are not in the index."""
+        """doc_id → text; ids that are not in the index are left out."""
         return dict(self._select("SELECT doc_id, text FROM passages WHERE doc_id IN ({})", doc_ids))
 
     def texts_from(self, first: int, stop: int) -> Iterator[str]:
-        """The texts of the rows from `first` to before `stop`, read one after the other."""
+        """The texts of the rows from `first` to before `stop`, which are read one by one."""
         sql = "SELECT text FROM passages WHERE row >= ? AND row < ? ORDER BY row"
-        with _damage_named(self._path):
+        with _report_damage(self._path):
             yield from (text for (text,) in self._db.execute(sql, (first, stop)))
 
     def scored_docs(self, hits: Sequence[ScoredRow]) -> list[ScoredDoc]:
-        """The results of a retriever, by doc_id."""
+        """The results of a retriever with doc_ids instead of rows."""
         rows = [hit.row for hit in hits]
         doc_id_of = dict(self._select("SELECT row, doc_id FROM passages WHERE row IN ({})", rows))
         self._check_found(rows, doc_id_of)
@@ -87,11 +89,11 @@ class PassageTexts:
     def _select(self, sql: str, values: Sequence[object]) -> Iterator[tuple[Any, ...]]:
         for start in range(0, len(values), _MAX_VARIABLES):
             chunk = values[start : start + _MAX_VARIABLES]
-            with _damage_named(self._path):
+            with _report_damage(self._path):
                 yield from self._db.execute(sql.format(",".join("?" * len(chunk))), chunk)
 
     def _check_found(self, rows: Sequence[int], found: Container[int]) -> None:
-        """Raises: IndexMismatch if one of the rows, which the index has, was not found."""
+        """Raises: IndexMismatch if one of the rows was not found, because a complete index has all of them."""
         if missing := [row for row in rows if row not in found]:
             raise damaged(self._path, f"it has no row {missing[0]}")
 
@@ -101,8 +103,8 @@ class PassageStore(PassageTexts):
 
     Args:
         folder: folder of the index.
-        shape: number and width of the vectors, by the manifest; None does not check them.
-        sparse: the store of sparse vectors for the passages; None: passages get no sparse vectors.
+        shape: number and width of the vectors by the manifest; None if it is not known.
+        sparse: the store of the sparse vectors; None for passages without sparse vectors.
 
     Raises:
         IndexMismatch: a file is missing or damaged.
@@ -124,7 +126,7 @@ class PassageStore(PassageTexts):
         """The passages with these ids, with text and vector, in the given order.
 
         Raises:
-            NotFound: the index lacks some of them; the message names the first five.
+            NotFound: the index lacks some of the ids; the message names the first five.
         """
         sql = "SELECT row, doc_id, text FROM passages WHERE doc_id IN ({})"
         found = {passage.doc_id: passage for _, passage in self._passages(sql, doc_ids)}
@@ -137,7 +139,7 @@ class PassageStore(PassageTexts):
         return [found[doc_id] for doc_id in doc_ids]
 
     def at_rows(self, rows: Sequence[int]) -> list[Passage]:
-        """The passages in these rows, with text and vector, in the given order."""
+        """The passages of these rows, with text and vector, in the given order. Raises: IndexMismatch."""
         sql = "SELECT row, doc_id, text FROM passages WHERE row IN ({})"
         found = dict(self._passages(sql, rows))
         self._check_found(rows, found)
@@ -167,16 +169,16 @@ class VectorFile(ArrayFile):
 
 
 def write_passages(folder: Path, passages: Iterable[Passage]) -> Iterator[int]:
-    """Writes the texts of a passage store; yields the number of passages so far after each one.
+    """Writes the texts of a passage store. After each passage, yields the number of passages so far.
 
     Raises:
         DuplicateDocId: a doc_id occurs twice.
-        CollectionError: a doc_id is blank, or contains control characters; or a text is too long for Lucene.
+        CollectionError: a doc_id is blank or contains control characters, or a text is too long for Lucene.
         OSError: the disk is full.
     """
     db = sqlite3.connect(folder / _PASSAGES)
     for setting in ("synchronous = OFF", "journal_mode = OFF", f"cache_size = -{_WRITE_CACHE_KIB}"):
-        db.execute(f"PRAGMA {setting}")  # a file that is not complete is written again
+        db.execute(f"PRAGMA {setting}")  # no protection from kills: an incomplete file is written again
     try:
         db.execute("CREATE TABLE passages (row INTEGER PRIMARY KEY, doc_id TEXT NOT NULL UNIQUE, text TEXT NOT NULL)")
         for row, passage in enumerate(passages):
@@ -217,13 +219,13 @@ def _insert(db: sqlite3.Connection, row: int, passage: Passage) -> None:
 
 
 def _utf16_units(text: str) -> int:
-    """The length of a text in Java, which counts characters beyond U+FFFF twice; short ones are not counted exactly."""
+    """The length of a text in Java, where characters beyond U+FFFF count twice; not exact for a short text."""
     return len(text) if 2 * len(text) <= _MAX_UTF16_UNITS else len(text.encode("utf-16-le")) // 2
 
 
 @contextmanager
-def _damage_named(path: Path) -> Iterator[None]:
-    """Raises: IndexMismatch instead of what SQLite raises for a damaged file; its message may have a passage's text."""
+def _report_damage(path: Path) -> Iterator[None]:
+    """Turns SQLite's exceptions for a damaged file into IndexMismatch, without passages' texts that they may quote."""
     try:
         yield
     except sqlite3.ProgrammingError:

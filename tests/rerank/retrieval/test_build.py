@@ -38,7 +38,7 @@ def test_empty_passages_are_said_with_their_number(encoder, tmp_path, caplog):
     texts = ["a flea", " \n", "a violin", ""]
     source = Collection("some", lambda: (Passage(f"d{row}", text) for row, text in enumerate(texts)))
     build_index(source, tmp_path / "index", encoder, settings=BuildSettings(workers=1))
-    assert "2 of 4 passages are empty, and found by their vectors at most; the first is 'd1'" in caplog.text
+    assert "2 of 4 passages are empty, so BM25 cannot find them; the first is 'd1'" in caplog.text
     caplog.clear()
     build_index(collection(2), tmp_path / "other", encoder, settings=BuildSettings(workers=1))
     assert "empty" not in caplog.text

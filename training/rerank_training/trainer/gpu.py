@@ -23,12 +23,12 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Batches are padded to a multiple of this number of tokens, as cuDNN's attention plans some 38 ms for a new shape.
+#: Batches are padded to a multiple of this number of tokens: cuDNN's attention plans some 38 ms for each new shape.
 _BUCKET_TOKENS = 128
 #: Number of positions of a model whose configuration has no limit.
 _UNLIMITED = 2**31
-#: Name of a tensor (B, T) of a collator → the value of its padding. Padding has no effect, because it is masked or comes
-#: after the last token of a causal model.
+#: Name of a tensor (B, T) of a collator → the value of its padding. Padding has no effect, because it is masked or
+#: comes after the last token of a causal model.
 _PADDING = {
     **dict.fromkeys(("input_ids", "text_input_ids", "prompt_ids", "attention_mask", "prompt_mask"), 0),
     "labels": IGNORE_INDEX,
