@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.small_encoder import change_json
+from tests.json_files import change_json
 
 Damage = Callable[[Path], None]
 Tensors = dict[str, torch.Tensor]

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 from rerank.models.encoder import Encoder
 from rerank.types import Passage, Query, Window
 from tests.causal_lms import SIZES, write_causal_lm
-from tests.small_encoder import change_json
+from tests.json_files import change_json
 from tests.small_tokenizers import metaspace
 
 #: Short, so that many windows can be generated in a test.

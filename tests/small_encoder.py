@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 from transformers import BertConfig, BertModel, Qwen3Config, Qwen3Model
 
 from rerank.models.encoder import Encoder
+from tests.json_files import change_json
 from tests.small_tokenizers import byte_level, template
 
 _WIDTH = 32
@@ -85,10 +85,3 @@ def write_qwen_encoder(
 def state_prompts(folder: Path, prompts: Mapping[str, object]) -> None:
     """Writes the prompts that the folder of an encoder states."""
     change_json(folder / "config_sentence_transformers.json", prompts=dict(prompts))
-
-
-def change_json(path: Path, **changed: object) -> None:
-    """Changes keys of a file with an object, which is made if it is not there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    path.write_text(json.dumps(content | changed), encoding="utf-8")

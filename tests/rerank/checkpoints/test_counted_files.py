@@ -8,7 +8,7 @@ import pytest
 from rerank.checkpoints import counted_files
 from rerank.checkpoints.counted_files import check_counts
 from rerank.errors import CheckpointError
-from tests.small_encoder import change_json
+from tests.json_files import change_json
 from tests.small_tokenizers import byte_level
 
 

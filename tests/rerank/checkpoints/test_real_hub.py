@@ -14,8 +14,8 @@ import pytest
 
 from rerank.checkpoints import hub as module
 from tests.hub_server import use_hub
+from tests.json_files import change_json
 from tests.serving import free_port
-from tests.small_encoder import change_json
 
 pytestmark = [pytest.mark.shared, pytest.mark.timeout(900)]
 

@@ -26,8 +26,9 @@ from rerank.rankers.cross_encoder import PairScorer
 from tests.causal_lms import write_causal_lm
 from tests.cross_encoders import write_cross_encoder
 from tests.eval.data import write
+from tests.json_files import change_json
 from tests.other_user import other_user, others_can_reach
-from tests.small_encoder import change_json, write_small_encoder
+from tests.small_encoder import write_small_encoder
 from tests.small_tokenizers import byte_level
 
 CPU = torch.device("cpu")

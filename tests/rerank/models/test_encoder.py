@@ -19,8 +19,9 @@ from rerank.rankers.fusion import FusionRanker
 from rerank.retrieval.dense import query_vectors
 from rerank.types import Query
 from tests.fakes import ranking_of
+from tests.json_files import change_json
 from tests.pe_checkpoints import change_config, change_weights
-from tests.small_encoder import change_json, state_prompts, write_qwen_encoder, write_small_encoder
+from tests.small_encoder import state_prompts, write_qwen_encoder, write_small_encoder
 
 TEXTS = ["a flea", "Robins sense the magnetic field of the earth.", "word " * 90]  # of different lengths; one too long
 QUERY, DOCUMENT = "Instruct: find what answers\nQuery:", "title: none | text: "

@@ -11,8 +11,8 @@ from safetensors.torch import save_file
 from rerank.errors import CheckpointError
 from rerank.models.encoder import Encoder
 from rerank.models.jina_bert import JinaBertConfig, JinaBertModel, alibi_slopes
+from tests.json_files import change_json
 from tests.pe_checkpoints import change_weights
-from tests.small_encoder import change_json
 
 SIZES = {"hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 6}
 CODE = "jinaai/jina-bert-implementation--modeling_bert.JinaBertModel"

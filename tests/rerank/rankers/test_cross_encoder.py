@@ -19,8 +19,8 @@ from rerank.types import Query, RankOptions, ScoreKind, StrategyKind, Window
 from tests.causal_lms import SIZES
 from tests.cross_encoders import MAX_TOKENS, drop_modules, write_cross_encoder
 from tests.fakes import prepared_window
+from tests.json_files import change_json
 from tests.pe_checkpoints import change_weights
-from tests.small_encoder import change_json
 from tests.small_tokenizers import byte_level
 
 ARCHITECTURES = ("bert", "modernbert", "xlm-roberta", "qwen3")

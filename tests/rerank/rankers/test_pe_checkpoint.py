@@ -18,6 +18,7 @@ from rerank.rankers.pe_rank import PERankRanker
 from rerank.types import ScoreKind
 from tests.causal_lms import write_causal_lm
 from tests.fakes import ranking_of
+from tests.json_files import change_json
 from tests.pe_checkpoints import (
     SHORT,
     change_config,
@@ -29,7 +30,6 @@ from tests.pe_checkpoints import (
     write_aligned,
     write_published,
 )
-from tests.small_encoder import change_json
 from tests.small_tokenizers import metaspace
 
 
