@@ -1,1 +1,1 @@
-"""Parts at the edge, which nothing else names: each can be deleted with its tests and its entry points."""
+"""Optional parts that no other module imports: each can be deleted with its tests and its entry points."""

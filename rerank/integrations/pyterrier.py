@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _Options: TypeAlias = dict[str, Any]
 #: A query with its candidates.
 _List: TypeAlias = tuple[str, list[Passage]]
-#: The positions of a query's rows, best first, a score for each, and the execution columns.
+#: The positions of a query's rows, best first, their scores, and column of EXECUTION_COLUMNS → value.
 _Ranked: TypeAlias = tuple[list[int], list[float], dict[str, Any]]
 #: (lists, options, whether to show a progress bar) → the ranking of each list.
 _Rank: TypeAlias = Callable[[list[_List], _Options, bool], Iterator[_Ranked]]
@@ -42,12 +42,12 @@ EXECUTION_COLUMNS = {
 class RerankTransformer(pt.Transformer):  # type: ignore[misc]  # its types are not always there
     """Reranks the results of each query: R(qid, query, docno, text) → R with score, rank and EXECUTION_COLUMNS.
 
-    The other columns stay. The rows of a query are candidates in the order of `rank`, or of falling `score`; without
-    both columns, their order has no effect.
+    All other columns are kept. The rows of a query are candidates in the order of `rank`, or else of falling `score`.
+    If there is neither column, the order of the rows has no effect.
 
     Args:
-        reranker: ranks in this process, or is the client of a service.
-        text: the column of the texts.
+        reranker: a Reranker in this process, or the client of a service.
+        text: name of the column of the texts.
         verbose: whether a progress bar counts the queries.
         options: fields of RankOptions, or with a client of RerankRequest, such as model="pe-rank" or top_n=10.
 
@@ -71,12 +71,12 @@ class RerankTransformer(pt.Transformer):  # type: ignore[misc]  # its types are 
         return f"RerankTransformer({self._reranker!r}{given})"
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
-        """The rows of each query, best first. A frame without rows gets the columns, too.
+        """The rows of each query, best first. If there are no rows, the result has the new columns all the same.
 
         Raises:
             pt.validate.InputValidationError: a column is missing.
             InvalidRequest: a query has a docno twice, or a query or a text is not a string.
-            RerankError: see Reranker.rerank and RerankClient.rerank; the result is not complete then.
+            RerankError: see Reranker.rerank and RerankClient.rerank; no query is returned then.
         """
         with pt.validate.any(inp, context=self) as columns:
             columns.columns(includes=["qid", "query", "docno", self._text], mode="pt.text.get_text adds texts")
@@ -128,7 +128,7 @@ def _in_service(client: RerankClient, lists: list[_List], options: _Options, ver
 
 
 def _rank_options(options: _Options) -> RankOptions:
-    """Raises: InvalidRequest if RankOptions has no such field."""
+    """The options as RankOptions. Raises: InvalidRequest if it has no field of an option's name."""
     if unknown := options.keys() - RankOptions.__dataclass_fields__.keys():
         known = ", ".join(RankOptions.__dataclass_fields__)
         raise InvalidRequest(min(unknown), f"RankOptions has no such field; fields: {known}")
@@ -136,7 +136,7 @@ def _rank_options(options: _Options) -> RankOptions:
 
 
 def _check_rows(inp: pd.DataFrame, text: str) -> None:
-    """Raises: InvalidRequest."""
+    """Raises: InvalidRequest if a query has a docno twice, or a query or a text is not a string."""
     if (twice := inp.duplicated(["qid", "docno"])).any():
         row = inp[twice].iloc[0]
         raise InvalidRequest(
@@ -150,7 +150,7 @@ def _check_rows(inp: pd.DataFrame, text: str) -> None:
 
 
 def _reranked(rows: pd.DataFrame, positions: list[int], scores: list[float], ran: dict[str, Any]) -> pd.DataFrame:
-    """The rows of a query in their new order."""
+    """The rows of a query in their new order, with new scores, ranks and EXECUTION_COLUMNS."""
     first = pt.model.FIRST_RANK
     return rows.iloc[positions].assign(score=scores, rank=range(first, first + len(positions)), **ran)
 

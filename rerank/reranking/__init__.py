@@ -1,1 +1,1 @@
-"""The reranker: loads the models, chooses one for a request, and gives the order back."""
+"""The reranker: loads the models, chooses the model of a request, and returns its ranking."""

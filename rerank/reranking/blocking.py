@@ -33,9 +33,9 @@ from rerank.util.many import ConcurrencyLimit, EventLoopThread, in_order, pair_o
 
 T = TypeVar("T")
 
-#: Arguments of `CrossEncoder.rank` and `predict` that divide the work, say where it runs, or show its progress.
+#: Arguments of `CrossEncoder.rank` and `predict` that are ignored: on batches, devices and progress.
 WITHOUT_EFFECT = ("batch_size", "chunk_size", "convert_to_numpy", "device", "num_workers", "pool", "show_progress_bar")
-#: Arguments that change the result, unless they are None or false.
+#: Arguments of theirs that would change the result, and are refused unless they are None or false.
 _WITH_EFFECT = ("activation_fn", "apply_softmax", "convert_to_tensor", "prompt", "prompt_name")
 
 
@@ -105,7 +105,7 @@ class Reranker:
             return_documents: whether each result has its "text".
             ordered: whether the documents are in the order of a first stage, and the order counts. By default the order
                 has no effect, and equal texts get equal scores; see `rerank.reranking.unordered`.
-            min_relevance: the least relevance of a result, 0 to 1; None: none is left out.
+            min_relevance: smallest relevance of a result, 0 to 1; None for all results.
             others: arguments of `CrossEncoder.rank` that have no effect here, as for `predict`.
 
         Returns:
@@ -113,11 +113,11 @@ class Reranker:
             probability that the text answers the query, which is comparable between lists. Best first.
 
         Raises:
-            InvalidRequest: the query is empty, `top_k` is below 1, or there is no relevance for `min_relevance`.
-            TypeError: an argument of `others` has another name, or would change the result.
+            InvalidRequest: the query is empty, `top_k` is below 1, or the model gives no relevance for `min_relevance`.
+            TypeError: an argument of `others` is unknown, or would change the result.
         """
         check_arguments(others)
-        Query.of(query)  # refused before the list, which may be empty
+        Query.of(query)  # an empty query is refused even if there are no documents
         if top_k is not None and top_k < 1:
             raise InvalidRequest("top_k", f"{top_k} is below 1; use a number from 1, or None for all results")
         if not documents:
@@ -154,8 +154,9 @@ class Reranker:
             The score of each pair, in their order: (N,) float64; for one pair, a number.
 
         Raises:
-            InvalidRequest: a query is empty, or the pairs have several and the model's scores cannot be compared.
-            TypeError: something is not a pair, or an argument of `others` has another name, or would change the result.
+            InvalidRequest: a query is empty, or the pairs have several queries and a model whose scores cannot be
+                compared.
+            TypeError: a pair is not one, or an argument of `others` is unknown or would change the result.
         """
         check_arguments(others)
         if len(pairs) == 2 and isinstance(pairs[0], str) and not isinstance(pairs, str):
@@ -201,17 +202,18 @@ class Reranker:
         """Reranks many lists, several at a time, whose windows share batches.
 
         Args:
-            requests: pairs of query and candidates, as for `rerank`. They are read a bounded number ahead, so an
-                iterator may give any number of them.
+            requests: pairs of query and candidates, as for `rerank`. At most 64 are read ahead of the answers, so an
+                iterator may be of any length.
             options: the options of all requests.
             show_progress_bar: whether to show a progress bar on a terminal or in a notebook.
 
         Returns:
-            The ranking of each request, in their order; for one that failed, the error, which is not raised.
+            The ranking of each request, in the order of the requests; for a failed request the error, which is not
+            raised.
 
         Raises:
             TypeError: a request is not a pair.
-            InvalidRequest: the form of a candidate is unknown.
+            InvalidRequest: a candidate is in none of the forms of CandidateLike.
         """
         limit = ConcurrencyLimit(lambda error: isinstance(error, Overloaded))
         work = self._reranker.rerank
@@ -250,7 +252,7 @@ class Reranker:
 
 
 def check_arguments(given: Mapping[str, object]) -> None:
-    """Raises: TypeError for an argument that `CrossEncoder` does not have, or that would change what is returned."""
+    """Raises: TypeError for an argument that `CrossEncoder` does not have, or that would change the result."""
     for name, value in given.items():
         if name in _WITH_EFFECT and value:
             raise TypeError(f"{name} would change the result, which a Reranker does not do; leave it out")

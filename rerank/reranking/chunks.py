@@ -24,14 +24,14 @@ from rerank.types import Passage, RankedCandidate, Ranking, ScoreKind, SlicedWor
 #: The index of the first character of a chunk, and the index after its last one.
 Span: TypeAlias = tuple[int, int]
 
-#: The fewest tokens of a chunk, even if a model reads fewer.
+#: Smallest number of tokens in a chunk, even if a model reads fewer.
 _MIN_TOKENS = 16
-#: The most tokens of a chunk if a model reads only one chunk of a document: in a longer chunk, the sentences around the
-#: answer dilute it, above all in its vector (docs/guide/long.md).
+#: Largest number of tokens in a chunk if the model reads one chunk of each document: in a longer chunk, the sentences
+#: around the answer dilute it, above all in its vector (docs/guide/long.md).
 _MAX_TOKENS_ALONE = 96
-#: The part of a chunk that repeats the end of the chunk before, so that no sentence of this length is cut in both.
+#: Share of a chunk that repeats the end of the chunk before, so that a sentence of this length is whole in one of them.
 _OVERLAP = 1 / 4
-#: Characters that are tokenized at a time, some 5 ms. A word on the border of two slices counts a token more.
+#: Characters that are tokenized at once, which takes some 5 ms. A word on the border of two slices may count as two.
 _SLICE_CHARS = 4096
 
 
@@ -54,7 +54,7 @@ class ChunkedDocuments:
     """The documents of a request, and the chunks that are ranked for them, in the order of the documents.
 
     Attributes:
-        unread: doc_ids of the documents that are longer than the chunks into which they may be divided.
+        unread: doc_ids of the documents whose ends are in no chunk, because the number of chunks is limited.
     """
 
     documents: tuple[Passage, ...]
@@ -63,11 +63,11 @@ class ChunkedDocuments:
 
     @classmethod
     def of(cls, request: Request, infos: Sequence[RankerInfo], encoder: Encoder) -> SlicedWork[ChunkedDocuments]:
-        """Divides documents that the models do not read to their end into at most `options.max_chunks_per_doc` chunks.
+        """Divides documents that the models cannot read whole into at most `options.max_chunks_per_doc` chunks.
 
         Args:
-            infos: the rankers of the request's stages.
-            encoder: tokenizes the texts.
+            infos: descriptions of the rankers of the request's stages.
+            encoder: the encoder whose tokenizer counts tokens.
         """
         tokens = chunk_tokens(infos, len(encoder.token_ends(request.query.text)))
         of_documents, unread = list[list[Chunk]](), set[str]()
@@ -81,7 +81,7 @@ class ChunkedDocuments:
         if not _reads_all_chunks(infos) and any(len(chunks) > 1 for chunks in of_documents):
             texts = [chunk.candidate.text for chunks in of_documents for chunk in chunks]
             shared = iter((yield from shared_words(request.query.text, texts)))
-            of_documents = [[max(chunks, key=lambda _: next(shared))] for chunks in of_documents]  # the first of equals
+            of_documents = [[max(chunks, key=lambda _: next(shared))] for chunks in of_documents]  # of equals the first
         return cls(request.candidates, tuple(itertools.chain.from_iterable(of_documents)), frozenset(unread))
 
     @property
@@ -89,13 +89,13 @@ class ChunkedDocuments:
         return tuple(chunk.candidate for chunk in self.chunks)
 
     def request(self, request: Request) -> Request:
-        """The request that ranks the chunks: all of them, because the best ones may be of one document."""
+        """The request that ranks the chunks: all of them, because the best `top_n` chunks may be of one document."""
         is_divided = len(self.chunks) > len(self.documents)
         options = replace(request.options, top_n=0) if is_divided else request.options
         return replace(request, candidates=self.candidates, options=options)
 
     def ranking(self, of_chunks: Ranking, top_n: int) -> Ranking:
-        """Returns the ranking of the documents by their best chunks: the first `top_n` documents (0: all)."""
+        """The ranking of the documents by their best chunks: the first `top_n` documents, or all if it is 0."""
         best: dict[int, RankedCandidate] = {}
         for item in of_chunks.ranked:
             chunk = self.chunks[item.position]
@@ -118,9 +118,9 @@ class ChunkedDocuments:
 
 
 def chunk_tokens(infos: Sequence[RankerInfo], query_tokens: int) -> float:
-    """Returns the tokens of a chunk that all models read to its end; infinite if no model reads passages.
+    """Number of tokens in a chunk that all models can read whole; infinite if no model reads passages.
 
-    A model that scores each passage alone reads it together with the query.
+    A model that scores each passage alone reads it together with the query, whose tokens are subtracted.
     """
     reads = [
         info.max_passage_tokens - (query_tokens if info.score_kind.is_pointwise else 0)
@@ -137,13 +137,14 @@ def _reads_all_chunks(infos: Sequence[RankerInfo]) -> bool:
 
 
 def _divide(document: Passage, index: int, tokens: float, max_chunks: int, encoder: Encoder) -> SlicedWork[list[Chunk]]:
-    """Divides a document into chunks, without its vectors. Reads only the part that the chunks can hold.
+    """Divides a document into chunks, which have no vectors. The text after the last allowed chunk is not tokenized.
 
-    The title comes before each chunk, up to half of its tokens.
+    Each chunk begins with the title, which may take up to half of its tokens.
 
     Args:
         index: index of the document in the request.
-        tokens: the tokens of a chunk. A document that is not longer is its only chunk.
+        tokens: number of tokens in a chunk, with the title. A shorter document is its only chunk.
+        max_chunks: largest number of chunks.
     """
     whole = [Chunk(document, index)]
     if len(document.text) <= tokens:  # no token is shorter than a character
@@ -167,7 +168,7 @@ def _divide(document: Passage, index: int, tokens: float, max_chunks: int, encod
 
 
 def _token_ends(text: str, encoder: Encoder, most: int) -> SlicedWork[np.ndarray[tuple[int], np.dtype[np.int64]]]:
-    """Returns the ends, in characters, of at least the first `most` tokens of a text."""
+    """The ends, in characters, of at least the first `most` tokens of a text."""
     found, count = list[np.ndarray[tuple[int], np.dtype[np.int64]]](), 0
     for start in range(0, len(text), _SLICE_CHARS):
         found.append(start + encoder.token_ends(text[start : start + _SLICE_CHARS]))

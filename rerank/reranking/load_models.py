@@ -67,9 +67,9 @@ log = logging.getLogger(__name__)
 
 LoadSparseEncoder: TypeAlias = Callable[[], SparseEncoder]
 
-#: End token of E2Rank's passages; the published tokenizers write none.
+#: End token of E2Rank's passages, which the published tokenizers do not add.
 E2RANK_END_TOKEN = "<|endoftext|>"
-#: Passages in a prompt of E2Rank, the first ones of a window, as in the paper.
+#: Number of passages of a window in E2Rank's prompt, as in the paper.
 _E2RANK_PASSAGES = 20
 
 
@@ -78,8 +78,9 @@ class LoadedModel:
     """A ranker with its description, and the time and memory of loading it.
 
     Attributes:
-        memory_bytes: growth of the process by loading the model; 0: not known, or not loaded yet.
-        gpu_memory_bytes: the same on GPUs, with the memory that the first batches reserve.
+        load_s: duration of loading and testing the model, in seconds.
+        memory_bytes: growth of the process's memory in bytes; 0 if it is unknown or the model is not loaded yet.
+        gpu_memory_bytes: growth of its memory on GPUs in bytes, with the memory that the first batches reserve.
     """
 
     ranker: Ranker
@@ -97,7 +98,7 @@ class ModelLoader:
         encoder, device: the service's encoder and device.
         sparse_encoder: returns the learned sparse encoder, which the first call loads; called for models that read its
             scores.
-        max_load_s: the most seconds that loading a model may take.
+        max_load_s: longest time in seconds that loading a model may take.
     """
 
     encoder: Encoder
@@ -108,9 +109,9 @@ class ModelLoader:
     def load(self, model: ModelConfig) -> LoadedModel:
         """Loads and self-tests a model. A model that cannot be loaded, or fails its self-test, gets a FailedRanker.
 
-        Whatever the libraries raise for a damaged folder, and however long they take, other models are served. Only one
-        thread loads a model at a time, and the time limit does not count the wait for other threads.
-        A model that inference servers run is tested when the service opens, and whenever a server comes back.
+        So all other models are served even if a library raises any exception for a damaged folder, or hangs. Threads
+        load models one at a time, and the time limit does not count the wait for other threads. A model in inference
+        servers is tested when the service opens and whenever a server comes back.
         """
         try:
             return within(self.max_load_s, partial(self._load, model), LOADING)
@@ -153,7 +154,7 @@ def _failed(model: ModelConfig, info: RankerInfo, error: BaseException) -> Loade
 
 
 def _check_window(model: ModelConfig, info: RankerInfo) -> None:
-    """Raises: CheckpointError if the window that the settings or a manifest state is larger than the model reads."""
+    """Raises: CheckpointError if the window size in the settings or the manifest is larger than the model reads."""
     size = model.read_window_size()
     is_stated = "window_size" in model.model_fields_set or size != model.window_size
     if is_stated and size > info.max_window_size:
@@ -172,7 +173,7 @@ def _load(model: ModelConfig, encoder: Encoder, device: str, sparse_encoder: Loa
 
 
 def _described(model: ModelConfig, info: RankerInfo) -> RankerInfo:
-    """Adds the warning to the description of a ranker; logs its precision and warning."""
+    """The description of a ranker with the warnings of its model; logs precision, licence and warnings."""
     if info.precision:
         log.info("model %s computes in %s", model.name, info.precision)
     if profile := getattr(model, "profile", None):
@@ -183,7 +184,7 @@ def _described(model: ModelConfig, info: RankerInfo) -> RankerInfo:
 
 
 def scoring_settings(model: ModelConfig) -> dict[str, object]:
-    """Returns the settings on which the scores of a model depend, besides weights, template and precision."""
+    """The settings on which the scores of a model depend, besides weights, template and precision."""
     excluded = {
         "path",
         "template",
@@ -198,10 +199,10 @@ def scoring_settings(model: ModelConfig) -> dict[str, object]:
 
 
 def with_path(model: ModelConfig, encoder: Encoder) -> ModelConfig:
-    """Adds the default path of the checkpoint to a model's settings.
+    """The settings of a model with the path of its checkpoint, which has a default for PE-Rank and E2Rank.
 
-    For PE-Rank it is the bundled checkpoint if `encoder` is the default encoder, for which that was trained, and a
-    zero-initialised checkpoint for any other encoder; for E2Rank it is the encoder's folder.
+    PE-Rank's is the bundled checkpoint for the default encoder, for which it was trained, and a zero-initialised
+    checkpoint for any other encoder. E2Rank's is the encoder's folder.
     """
     if isinstance(model, E2RankModel) and model.path is None:
         return model.model_copy(update={"path": encoder.folder})
@@ -212,7 +213,7 @@ def with_path(model: ModelConfig, encoder: Encoder) -> ModelConfig:
 
 
 def zero_init_checkpoint(encoder: Encoder) -> Path:
-    """Finds the zero-initialised PE-Rank checkpoint for an encoder in the user's cache, or writes it there."""
+    """The folder of the zero-initialised PE-Rank checkpoint for an encoder, written to the user's cache if missing."""
     name = f"pe-rank-zero-init-{encoder.id.vectors_sha256[:12]}"
     return cached_folder(name, lambda folder: write_zero_init_checkpoint(encoder, folder))
 
@@ -240,7 +241,7 @@ def _load_ranker(model: ModelConfig, encoder: Encoder, device: str, sparse_encod
         case PERankModel():
             if model.path is None:
                 raise ConfigError(f"model {model.name} has no path; this is a bug")
-            read_manifest(model.path)  # checks the other files of its folder
+            read_manifest(model.path)  # checks the other files in the folder
             return _load_pe_rank(model, model.path, encoder, device)
         case E2RankModel():
             return _load_e2rank(model, encoder, device)
@@ -262,7 +263,7 @@ def _load_ranker(model: ModelConfig, encoder: Encoder, device: str, sparse_encod
 
 
 def _pair_prompt(model: CrossEncoderModel) -> PairPrompt | None:
-    """The prompt of a model's profile, with the words of its publisher."""
+    """The prompt in a model's profile, with the publisher's words if the profile says where they are; None without."""
     profile = load_profile(model.profile) if model.profile else None
     if profile is None or profile.pair is None or profile.publisher_prompt is None:
         return profile.pair if profile else None
@@ -321,13 +322,13 @@ def _load_e2rank(model: E2RankModel, encoder: Encoder, device: str) -> E2RankRan
 
 
 def _e2rank_prompt(model: E2RankModel) -> tuple[Template, str, int]:
-    """Returns template, instruction and the number of passages in a prompt. Raises: see `_instruction`."""
+    """Template, instruction and number of passages in a prompt. Raises: see `_instruction`."""
     template = load_template(model.template or "e2rank").with_style(model.prompt)
     return template, _instruction(model), _E2RANK_PASSAGES
 
 
 def _instruction(model: E2RankModel) -> str:
-    """Returns the instruction of the settings, or of the model's training.
+    """The instruction in the settings if they have one, otherwise that of the model's training, or the default.
 
     Raises:
         CheckpointError: the model's files differ from its manifest.
@@ -342,7 +343,7 @@ def _has_weights_of(encoder: Encoder, folder: Path | None) -> bool:
 
 
 def _e2rank_encoder(model: E2RankModel) -> EncoderConfig:
-    """Returns the encoder settings of an E2Rank model: published folders do not state pooling and end token."""
+    """The encoder settings of an E2Rank model. Published folders lack pooling and end token, which are added."""
     if (Path(model.path or "") / "modules.json").is_file():
         return EncoderConfig(name=str(model.path))
     return EncoderConfig(name=str(model.path), pooling="lasttoken", end_token=E2RANK_END_TOKEN)
@@ -359,7 +360,7 @@ def _load_served_e2rank(model: E2RankModel, encoder: Encoder) -> RemoteE2Rank:
 
 
 def load_first(model: FirstModel, device: str) -> FirstRanker:
-    """See `load_ranker`; this one needs no encoder."""
+    """Loads a FIRST model in this process, without an encoder. Raises: see `load_ranker`."""
     settings = first_settings(model)
     return FirstRanker(
         model.path, settings.template, settings.identifiers, device, model.precision, settings.passage_tokens
@@ -367,7 +368,7 @@ def load_first(model: FirstModel, device: str) -> FirstRanker:
 
 
 def load_remote(model: FirstModel | GenerationModel | ApiModel) -> Ranker:
-    """Returns the ranker of a model that runs in servers. Does not contact them.
+    """The ranker of a model that runs in inference servers, which are not called yet.
 
     Raises:
         ConfigError: a setting of the model cannot be used.
@@ -406,9 +407,9 @@ def _generation_prompt(model: GenerationModel) -> tuple[Template, IdentifierKind
 
 
 def _warning(model: ModelConfig, info: RankerInfo) -> str:
-    """The warning that a model may not give its published figures, or is not used as it was trained; empty if none."""
+    """The warning that a model is not used as it was trained, or may not reach published figures; empty without."""
     if isinstance(model, FirstModel) and model.path is not None and stated_ranker(model.path) == "first":
-        return ""  # it was trained with the prompt that it gets
+        return ""  # the model was trained with this prompt
     if not isinstance(model, LanguageModel) or isinstance(model, PERankModel | JinaListwiseModel) or not model.profile:
         return info.warning
     if isinstance(model, E2RankModel):
@@ -425,7 +426,7 @@ def _warning(model: ModelConfig, info: RankerInfo) -> str:
 
 
 def _line_end_warning(model: ModelConfig) -> str:
-    """The warning about parts of a template.yaml with more or fewer line ends than in the publisher's prompt."""
+    """The warning of parts of a template.yaml with more or fewer line ends than the publisher's prompt; or empty."""
     if not isinstance(model, LanguageModel) or model.profile is None or model.path is None:
         return ""
     stated, own = load_profile(model.profile).line_ends, str(model.path / TEMPLATE_FILE)

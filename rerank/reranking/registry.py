@@ -36,9 +36,9 @@ from rerank.util.time_limit import in_thread
 
 log = logging.getLogger(__name__)
 
-#: Idle models are looked for this many times in the shortest `unload_after_s`.
+#: Number of checks for idle models within the shortest `unload_after_s`.
 _CHECKS_PER_TIMEOUT = 10
-#: Attempts to free a model's memory.
+#: Largest number of attempts to free a model's memory.
 _TRIES = 5
 
 
@@ -47,12 +47,14 @@ class ModelDescription:
     """A configured model, as `ListModels` reports it.
 
     Attributes:
-        name: name in requests.
-        info: description of its ranker.
+        name: name of the model in requests.
+        info: description of the ranker.
+        default_strategy: description of the stages of a request without a strategy.
         is_default: whether the model answers requests that name no model.
-        problem: why the model is not served; empty if it is served, or will be after it is loaded on request.
+        problem: why the model is not served; empty if it is served, or if a request will load it.
+        gives_relevance: whether results have a relevance.
         is_loaded: whether the model is in memory, or in an inference server.
-        load_s, memory_bytes, gpu_memory_bytes: time and memory of the last loading, see LoadedModel.
+        load_s, memory_bytes, gpu_memory_bytes: seconds and bytes of the last loading, see LoadedModel.
     """
 
     name: str
@@ -74,7 +76,7 @@ class ModelRegistry:
         models: configuration of all models.
         rankers: name → ranker. Requests for a FailedRanker raise its error. A model without a ranker has an
             UnloadedRanker until `set_loaded`.
-        infos: name → description; None: the rankers' own.
+        infos: name → description, in place of that of the ranker.
 
     Raises:
         InvalidRequest: the default window of a model is larger than its ranker reads.
@@ -100,13 +102,12 @@ class ModelRegistry:
         self.rankers[name], self.infos[name] = loaded.ranker, loaded.info
         self._costs[name] = (loaded.load_s, loaded.memory_bytes, loaded.gpu_memory_bytes)
         self._complete()
-        if (
-            isinstance(loaded.ranker, FailedRanker) and len(self._models) > 1
-        ):  # the error of a start without any model says it, too
+        # If the only model failed, the error that ends the service has the reason.
+        if isinstance(loaded.ranker, FailedRanker) and len(self._models) > 1:
             log.error("model %s is not served: %s", name, loaded.ranker.problem)
 
     def is_served(self, name: str) -> bool:
-        """Returns True if a model is loaded and did not fail."""
+        """True if a model is loaded and did not fail."""
         return not isinstance(self.rankers[name], FailedRanker)
 
     def unload(self, name: str) -> None:
@@ -114,13 +115,13 @@ class ModelRegistry:
         self.rankers[name] = UnloadedRanker(name, self._models[name].ranker)
 
     def _complete(self) -> None:
-        """Computes what depends on the descriptions of all models."""
+        """Computes default windows and default stages, which depend on the descriptions of all models."""
         self._window_sizes = {name: self._default_window_size(name) for name in self._models}
         of_models = {name: self._models_of(RankOptions(name)) for name in self._models}
         self._default_stages = {name: self._stages(models, FirstStageKind.AUTO) for name, models in of_models.items()}
 
     def describe(self) -> list[ModelDescription]:
-        """Lists the configured models, the default one first."""
+        """The configured models, the default one first."""
         return [
             self._describe(*default_stage, number == 0)
             for number, default_stage in enumerate(self._default_stages.items())
@@ -128,27 +129,28 @@ class ModelRegistry:
 
     def _describe(self, name: str, stages: Stages, is_default: bool) -> ModelDescription:
         gives, is_loaded = gives_relevance(stages, self.infos), not isinstance(self.rankers[name], UnloadedRanker)
-        info = self.infos[name] if is_loaded else replace(self.infos[name], reads_instruction=False)  # it is not known
+        # Before a model is loaded, it is not known whether it reads an instruction.
+        info = self.infos[name] if is_loaded else replace(self.infos[name], reads_instruction=False)
         shown = name, info, describe(stages), is_default, self._problem(name), gives, is_loaded
         return ModelDescription(*shown, *self._costs[name])
 
     def unloaded_models_of(self, options: RankOptions) -> list[str]:
-        """Returns the models of a request that are not loaded. Raises: NotFound, InvalidRequest; see `resolve`."""
+        """The names of a request's models that are not loaded. Raises: NotFound, InvalidRequest; see `resolve`."""
         return [name for name, _ in self._models_of(options) if isinstance(self.rankers[name], UnloadedRanker)]
 
     def resolve(
         self, options: RankOptions, instruction: str = "", weight: FirstStageWeight = FirstStageKind.AUTO
     ) -> Stages:
-        """The stages of a request, completed by the defaults of its model, which is the last stage's.
+        """The stages of a request. Its model is the last stage; options that it lacks are the model's defaults.
 
         Args:
             instruction: instruction of the query.
-            weight: weight of the first stage if the options state none.
+            weight: weight of the first stage if the options have none.
 
         Raises:
             NotFound: there is no such model.
             CheckpointError, SelfTestFailed, ModelLoading: the model, or the preranker of a cascade, is not served, and
-                `options.on_failure` does not ask for an answer.
+                `options.on_failure` is an error.
             InvalidRequest: the preranker is unknown, the window is too large, the model reads no instruction, or it
                 gives no relevance for `min_relevance`.
         """
@@ -164,9 +166,9 @@ class ModelRegistry:
     def check(
         self, options: RankOptions, instruction: str = "", weight: FirstStageWeight = FirstStageKind.AUTO
     ) -> Stages:
-        """Checks a request before its models are loaded.
+        """The stages of a request whose models may not be loaded yet.
 
-        Arguments and errors are those of `resolve`, without errors that only a loaded model shows.
+        Arguments and errors are those of `resolve`, without the errors for which a model must be loaded.
         """
         models = self._models_of(options)
         if options.min_relevance is not None:
@@ -177,7 +179,7 @@ class ModelRegistry:
         return self._stages(models, weight if given is None else given)
 
     def _models_of(self, options: RankOptions) -> list[tuple[str, RankOptions]]:
-        """Lists the model of a request and, in a cascade, its prerankers, with the options of each.
+        """(name, options) of the model of a request and, in a cascade, of its prerankers.
 
         A preranker ranks by its default strategy, which may be a cascade of two models.
         """
@@ -206,7 +208,7 @@ class ModelRegistry:
         return name
 
     def _default_window_size(self, name: str) -> int:
-        """Returns the configured window size, or else the largest one up to the default that the model reads."""
+        """The configured window size; without one the default, or the largest that the model reads if it is smaller."""
         model = self._models[name]
         if "window_size" in model.model_fields_set:
             return model.window_size
@@ -254,12 +256,12 @@ class ModelRegistry:
 
 
 class LazyModels:
-    """The models of a service that are not in memory all the time. All methods run on the event loop.
+    """Loads models on request, and unloads idle ones. All methods run on the event loop.
 
     Args:
-        models: their settings.
-        registry, engine: get the ranker of a loaded model.
-        loader: loads a model, on a new thread.
+        models: settings of all models.
+        registry, engine: the registry and the engine in which the ranker of a loaded model is set.
+        loader: loads a model, which it is asked for on a new thread.
     """
 
     def __init__(
@@ -273,14 +275,14 @@ class LazyModels:
         self._unloading: asyncio.Task[None] | None = None
 
     def open(self) -> None:
-        """Starts to look for idle models, if a model has `unload_after_s`."""
+        """Starts the checks for idle models if a model has `unload_after_s`."""
         limits = {model.name: model.unload_after_s for model in self._models.values() if model.unload_after_s}
         if limits:
             self._used_s = dict.fromkeys(limits, _now_s())
             self._unloading = asyncio.create_task(self._unload_idle(limits))
 
     async def close(self) -> None:
-        """Stops waiting for models that are being loaded; their threads do not keep the process alive."""
+        """Stops waiting for models that are being loaded. Their threads do not keep the process alive."""
         tasks = [*self._loading.values(), *([self._unloading] if self._unloading else [])]
         for task in tasks:
             task.cancel()
@@ -293,14 +295,19 @@ class LazyModels:
     ) -> AsyncIterator[Stages]:
         """Loads the models of a request, keeps them in memory during the block, and yields the request's stages.
 
-        If the deadline comes before, the request fails with ModelLoading, and the loading goes on.
+        If the deadline comes before a model is loaded, the request fails with ModelLoading, and loading continues.
 
-        Raises: see ModelRegistry.resolve, whose arguments these are.
+        Args:
+            options, instruction, weight: see `ModelRegistry.resolve`.
+            deadline_s: time on the event loop's clock; infinite for none.
+
+        Raises:
+            RerankError: see `ModelRegistry.resolve`.
         """
         if unloaded := self._registry.unloaded_models_of(options):
             self._registry.check(options, instruction, weight)  # a request that is refused loads nothing
             tasks = [self._loading.get(name) or self._start(name) for name in unloaded]
-            # Twice the margin, because an answer instead of a failure takes some time, too.
+            # Twice the margin, because the answer after a failure takes time, too.
             left_s = deadline_s - 2 * ANSWER_MARGIN_S - _now_s()
             await asyncio.wait(tasks, timeout=None if math.isinf(left_s) else max(0.0, left_s))
         stages = self._registry.resolve(options, instruction, weight)

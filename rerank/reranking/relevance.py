@@ -1,4 +1,4 @@
-"""Relevance of results: which models give it, how it is computed, and which results `min_relevance` drops."""
+"""Relevance of results: the models that have it, its computation, and the results that `min_relevance` drops."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rerank.types import Passage, Ranking, RankOptions, ScoreKind, WindowTrace
 
 
 def probability(log_odds: float) -> float:
-    """1 / (1 + exp(-log_odds)), without overflow for large numbers."""
+    """The probability of log odds, 1 / (1 + exp(-log_odds)), without overflow for large numbers."""
     return 1 / (1 + math.exp(-min(700.0, max(-700.0, log_odds))))
 
 
 def gives_relevance(stages: Stages, infos: Mapping[str, RankerInfo]) -> bool:
-    """True if the last stage's scores are probabilities, or a stage reads cosines, for which there is a curve."""
+    """True if the last stage has probabilities as scores, or a stage reads cosines of an encoder with a curve."""
     return infos[stages[-1].model].relevance == "score" or any(
         infos[stage.model].relevance == "cosine" for stage in stages
     )
@@ -31,8 +31,8 @@ def check_min_relevance(
     """Raises: InvalidRequest if the value is not a probability, or these stages give no relevance.
 
     Args:
-        infos: name of each model → its description.
-        defaults: name of each model → its default stages.
+        infos: name → description of all models.
+        defaults: name → default stages of all models.
     """
     check_is_probability(value)
     if gives_relevance(stages, infos):
@@ -63,14 +63,12 @@ def check_is_probability(min_relevance: float) -> None:
 def with_relevance(
     ranking: Ranking, info: RankerInfo, curve: RelevanceCurve | None, passages: Sequence[Passage]
 ) -> Ranking:
-    """Adds the relevance of each result with a score or a cosine; 0 for a blank text.
-
-    Equal texts have equal relevance.
+    """Adds the relevance of each result with a score or a cosine; a blank text has 0, and equal texts have equal ones.
 
     Args:
         info: description of the model of the last stage.
-        curve: relevance curve of the service's encoder; None: it has none.
-        passages: passages of the request, in the order of the positions.
+        curve: relevance curve of the service's encoder; None if it has none.
+        passages: passages of the request, by position.
     """
     known = dict[str, float]()
     for window in ranking.trace.windows:
@@ -104,10 +102,8 @@ def _by_cosine(window: WindowTrace, curve: RelevanceCurve) -> list[float]:
 def at_least(ranking: Ranking, options: RankOptions) -> Ranking:
     """Drops results whose relevance is below `min_relevance` or unknown, and keeps the first `top_n` of the others.
 
-    Without `min_relevance`, it returns the ranking as it is.
-
-    A ranking that replaces a failure keeps results of unknown relevance, with a warning, because maybe no model read
-    them. If no result is left, a warning names the highest relevance.
+    Without `min_relevance`, the ranking is unchanged. A ranking after a failure keeps results of unknown relevance,
+    which perhaps no model has read, and its reason says so. If no result is left, a warning has the highest relevance.
     """
     min_relevance = options.min_relevance
     if min_relevance is None:

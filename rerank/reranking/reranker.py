@@ -54,13 +54,18 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The ranking of the passages that the first stage found, possibly none."""
+    """The ranking of the passages that the first stage found.
+
+    Attributes:
+        hits: number of passages that the first stage found; may be 0.
+        first_stage_ms: duration of the first stage in milliseconds.
+        feedback: result of relevance feedback; None if there was none.
+    """
 
     ranking: Ranking
     first_stage: FirstStage
     hits: int
     first_stage_ms: float
-    #: None if the search had no relevance feedback.
     feedback: FeedbackReport | None = None
 
     def __repr__(self) -> str:
@@ -75,10 +80,10 @@ class AsyncReranker:
 
     Args:
         config: settings of the engine and limits of requests.
-        encoder: encodes queries for dense retrieval.
-        index: the index for `search`, and for candidates with `in_index`.
+        encoder: the encoder of the service, which encodes queries for dense retrieval and cuts texts.
+        index: the index for `search` and for candidates with `in_index`; None if there is none.
         models: the models that requests may name.
-        loader: loads models on request; None if all are loaded.
+        loader: loads models on request; None for the default loader.
 
     Attributes:
         engine: runs the requests; metrics and traces observe its work.
@@ -118,9 +123,9 @@ class AsyncReranker:
         self._searches.close()
 
     async def convert(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Returns what a function returns, which runs off the event loop: parsing 16 MB takes 50 ms.
+        """Calls a function on a thread and returns its result; parsing 16 MB would hold up the event loop for 50 ms.
 
-        Raises: ShuttingDown; what the function raises.
+        Raises: ShuttingDown; the exception of the function.
         """
         return await self._texts.call("", partial(function, *args, **kwargs))
 
@@ -135,12 +140,12 @@ class AsyncReranker:
         return self._models.rankers
 
     def models(self) -> list[ModelDescription]:
-        """Lists the configured models, the default one first."""
+        """The configured models, the default one first."""
         hangs = self.engine.problems
         return [replace(model, problem=model.problem or hangs.get(model.name, "")) for model in self._models.describe()]
 
     def cut(self, texts: Sequence[str], max_tokens: int) -> list[str]:
-        """Cuts each text to its first `max_tokens` tokens of the encoder, if any model reads more than that."""
+        """The first `max_tokens` tokens of each text, as the encoder counts; whole texts if no model reads more."""
         if max_tokens >= max(model.info.max_passage_tokens for model in self.models()):
             return list(texts)
         return [self._encoder.cut(text, max_tokens) for text in texts]
@@ -156,11 +161,14 @@ class AsyncReranker:
         """Reranks the candidates.
 
         Args:
-            candidates: in a form of CandidateLike; in first-stage order, best first, unless `options.ordered` is false.
-            deadline_s: time on the event loop's clock; infinity: no deadline.
-            usage: the shared resources that the call uses; None: none yet, by a caller without a name.
+            candidates: candidates in a form of CandidateLike; in first-stage order, best first, unless
+                `options.ordered` is false.
+            deadline_s: time on the event loop's clock; infinite for none.
+            usage: the shared resources that the call uses; None for a caller without a name that uses none yet.
 
-        Raises: InvalidRequest for a candidate of another form; RerankError, see ModelRegistry.resolve and Engine.run.
+        Raises:
+            InvalidRequest: a candidate has another form.
+            RerankError: see ModelRegistry.resolve and Engine.run.
         """
         usage = usage or CallUsage()
         query, passages = await self._from_index(Query.of(query), candidates)  # before a model is loaded
@@ -185,17 +193,15 @@ class AsyncReranker:
             query: a Query, or the text of one.
             first_stage: a FirstStage, or its name.
             depth: number of candidates.
-            options: as for `rerank`.
-            deadline_s: as for `rerank`.
-            usage: as for `rerank`.
-            feedback: settings, or the name of a method, for relevance feedback.
+            options, deadline_s, usage: see `rerank`.
+            feedback: settings of relevance feedback, or the name of its method; None for none.
 
         Raises:
-            InvalidRequest: the query is empty, an unknown name, `feedback` was requested for a first stage without a
-                query vector, or `options.ordered` is false.
+            InvalidRequest: the query is empty, a name is unknown, `feedback` is given for a first stage without a query
+                vector or a model that cannot give it, or `options.ordered` is false.
             NotConfigured: there is no index.
             DeadlineExceeded: the deadline came in the first stage.
-            RerankError: as `rerank` raises.
+            RerankError: see `rerank`.
         """
         usage = usage or CallUsage()
         query, first_stage = Query.of(query), FirstStage.of("first_stage", first_stage)
@@ -235,13 +241,13 @@ class AsyncReranker:
             else:
                 update = partial(self._searches.call, usage.name)
                 feedback_search = FeedbackSearch(feedback, rank, retrieve, update)
-                # Those with too little relevance are left out afterwards, so that all are ranked.
+                # `top_n` counts after results of too little relevance are dropped, so all are ranked first.
                 all_ = options if options.min_relevance is None else replace(options, top_n=0)
                 ranking, report = await feedback_search.run(encoded, candidates, all_, deadline_s)
         return SearchResult(at_least(ranking, options), first_stage, len(candidates), first_stage_ms, report)
 
     def _check_makes_vectors(self, model: str) -> None:
-        """Raises: InvalidRequest if a model does not make vectors of queries for the index."""
+        """Raises: InvalidRequest if a model does not compute query vectors for the index, as E2Rank does."""
         makers = [name for name, info in self._models.infos.items() if info.kind == "e2rank" and info.needs_vectors]
         if model not in makers:
             way_out = (
@@ -253,15 +259,15 @@ class AsyncReranker:
     def _retrieve(
         self, index: Index, first_stage: FirstStage, depth: int, query: Query
     ) -> tuple[Query, tuple[Passage, ...]]:
-        """Finds candidates; returns them, and the query with its vectors and the document frequencies of its stems."""
+        """The query with its vector and word table, and the candidates that the first stage finds for it."""
         query = index.with_word_table(query)
         encoded = self._encoder.with_vector(query) if first_stage.reads_vectors else query
         return encoded, index.candidates(first_stage, encoded, depth)
 
     async def _from_index(self, query: Query, candidates: Iterable[CandidateLike]) -> tuple[Query, tuple[Passage, ...]]:
-        """The candidates as passages; those of the index with their texts and vectors.
+        """The query, and the candidates as passages, with text and vector if they are in the index.
 
-        If all candidates are in the index, the query gets the index's document frequencies of its stems.
+        If all candidates are in the index, the query gets the document frequencies of its stems in the index.
         """
         given, doc_ids = list[Passage](), list[str]()
         for position, candidate in enumerate(candidate_list(candidates)):
@@ -289,13 +295,13 @@ class AsyncReranker:
 
 
 def load_reranker(config: ServiceConfig) -> AsyncReranker:
-    """Downloads models on the hub, and loads the encoder, the index and the models of a configuration.
+    """Downloads models from the hub, and loads the encoder, the index and the models of a configuration.
 
     Models that cannot be loaded or fail their self-test are not served.
 
     Raises:
         ConfigError: a setting cannot be used, or a model cannot be downloaded.
-        CheckpointError: the encoder cannot be loaded, or no model can.
+        CheckpointError: the encoder cannot be loaded, or none of the models can.
         IndexMismatch: the index was built with another encoder.
     """
     _use_one_thread_after_fork()
@@ -319,7 +325,7 @@ def _use_one_thread_after_fork() -> None:
 
 
 def check_models(config: ServiceConfig) -> None:
-    """Loads the encoder, the index and one model after the other.
+    """Loads and tests the encoder, the index, and the models one by one.
 
     Raises:
         CheckpointError: some models cannot be loaded; the message names them, with the reasons.
@@ -349,7 +355,11 @@ def _load_encoders(config: ServiceConfig) -> tuple[ModelLoader, Index | None]:
 
 
 def _passage(given: Passage, stored: dict[str, Passage]) -> Passage:
-    """The passage that is ranked; it begins with its title, if the caller gives one."""
+    """The passage that is ranked: its text begins with the title that the caller gives, if any.
+
+    Args:
+        stored: doc_id → passage of the index.
+    """
     found = stored[given.doc_id] if given.in_index else None
     text = given.text or (found.text if found else "")
     titled = with_title(text, given.title) if given.title else text

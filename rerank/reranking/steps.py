@@ -1,4 +1,4 @@
-"""The steps of the reranker around the engine: prepares the request for it, and completes its ranking."""
+"""The steps of the reranker around the engine, which prepare a request for the engine and complete its ranking."""
 
 from __future__ import annotations
 
@@ -19,14 +19,18 @@ from rerank.types import Passage, Ranking, SlicedWork
 
 T = TypeVar("T")
 
-#: Characters of texts that are read, and that are tokenized and divided, in about a millisecond.
-_CHARS_READ_PER_MS, _CHARS_DIVIDED_PER_MS = 10_000, 800
+#: About how many characters are read in a millisecond, without tokenizing them.
+_CHARS_READ_PER_MS = 10_000
+#: About how many characters are tokenized and divided into chunks in a millisecond.
+_CHARS_DIVIDED_PER_MS = 800
 
 
 class RerankerSteps:
     """The steps around the engine.
 
     Args:
+        models: descriptions and rankers of the models.
+        encoder: the service's encoder, which counts tokens and has the cache of vectors and the relevance curve.
         texts: the shared thread for work on texts.
     """
 
@@ -34,7 +38,7 @@ class RerankerSteps:
         self._engine, self._models, self._encoder, self._texts = engine, models, encoder, texts
 
     async def rank(self, request: Request) -> Ranking:
-        """Ranks the candidates; all of them, beyond `top_n`, if `min_relevance` drops results afterwards.
+        """Ranks the candidates. With `min_relevance`, results beyond `top_n` are returned, too.
 
         Unordered candidates are ordered by their texts first (`rerank.reranking.unordered`). Long documents are ranked
         by their best chunks (`rerank.reranking.chunks`).
@@ -69,7 +73,7 @@ class RerankerSteps:
         return ranking
 
     async def _chunked(self, request: Request, infos: Sequence[RankerInfo]) -> ChunkedDocuments | None:
-        """Divides the documents; None if the deadline comes first: the engine then answers the late request."""
+        """Divides the documents; None if the deadline comes first, so that the engine answers the late request."""
         margin_s = request.options.answer_margin_s if request.options.allow_partial else 0.0
         try:
             async with timeout_at(request.deadline_s - margin_s):
@@ -80,7 +84,7 @@ class RerankerSteps:
             return None
 
     async def _run(self, request: Request, work: SlicedWork[T], chars_per_ms: int) -> T:
-        """Runs work on the texts of a request on the shared thread; short work runs at once."""
+        """Runs work on the texts of a request: short work at once, longer work on the shared thread."""
         chars = sum(len(candidate.text) for candidate in request.candidates)
         return await self._texts.run(request.usage.name, work, chars / chars_per_ms)
 

@@ -1,6 +1,6 @@
 """Unordered lists: candidates are sorted by their content first, so that their order in the request has no effect.
 
-Each text is ranked once. Candidates with the same text get its score, and follow one another in the ranking.
+Each distinct text is ranked once. Candidates with this text have its score and follow one another in the ranking.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rerank.engine.scores import warning_of_lost_scores
 from rerank.types import Completeness, Passage, RankedCandidate, Ranking, RankOptions, ScoreKind, SlicedWork, Trace
 from rerank.util.words import words
 
-#: The most characters of a text that are searched for words of the query.
+#: Characters at the start of a text that are searched for words of the query.
 _READ_CHARS = 2_000
 _NO_SCORES = "first_stage_weight is left out: the list is unordered, and not every candidate has a finite score"
 _UNREAD = "; the list is unordered: what was not reranked is ordered by the words that it shares with the query"
@@ -40,7 +40,7 @@ class UnorderedList:
 
     @classmethod
     def of(cls, query: str, candidates: Sequence[Passage]) -> SlicedWork[UnorderedList]:
-        """Groups the candidates, in slices of work. Texts are equal if their titles are equal, too."""
+        """Groups the candidates, as work in slices. Two texts count as equal only if their titles are equal, too."""
         by_text, scores, has_scores = dict[tuple[str, str], list[int]](), dict[tuple[str, str], float](), True
         for position, candidate in enumerate(candidates):
             text, score = (candidate.title, candidate.text), candidate.score
@@ -64,7 +64,7 @@ class UnorderedList:
 
     @property
     def distinct(self) -> tuple[Passage, ...]:
-        """One candidate of each text, in reading order: the first of its group, with its vector and best score."""
+        """One candidate for each group, in their order: the first, with the group's vector and best score."""
         distinct = list[Passage]()
         for same in self.groups:
             first = self.candidates[same[0]]
@@ -73,7 +73,7 @@ class UnorderedList:
         return tuple(distinct)
 
     def request(self, request: Request) -> Request:
-        """The request that ranks `distinct`: ordered by scores, or without the weight of a first stage."""
+        """The request that ranks `distinct`: ordered if `has_scores`, otherwise without a weight of the first stage."""
         if self.has_scores:
             return replace(request, candidates=self.distinct, options=replace(request.options, ordered=True))
         first, *others = request.stages
@@ -92,7 +92,7 @@ class UnorderedList:
         return Ranking(tuple(ranked[: options.top_n or None]), of_distinct.score_kind, trace)
 
     def _merged(self, same: Sequence[Passage]) -> Passage:
-        """One candidate in place of several with the same text."""
+        """One candidate for several with the same text."""
         first = same[0]
         passage = next((candidate for candidate in same if candidate.vector is not None), first)
         score = max(candidate.score or 0.0 for candidate in same) if self.has_scores else None
@@ -126,8 +126,10 @@ class UnorderedList:
 
 
 def shared_words(query: str, texts: Sequence[str]) -> SlicedWork[list[float]]:
-    """Scores each of n texts by the query's words in its beginning: the sum of log(1 + n / df), for df texts with the
-    word."""
+    """Scores of n texts by the words of the query in their first 2,000 characters.
+
+    A score is the sum of log(1 + n / df) over the distinct words, where df is the number of texts with the word.
+    """
     of_query = set(words(query))
     shared, frequency = list[set[str]](), Counter[str]()
     for text in texts:
@@ -139,10 +141,10 @@ def shared_words(query: str, texts: Sequence[str]) -> SlicedWork[list[float]]:
 
 
 def _hash(text: tuple[str, str]) -> bytes:
-    """A hash of title and text, for an order that, unlike the alphabet, prefers no kind of texts."""
+    """A hash of title and text, which breaks ties without a preference, as the alphabet would have one."""
     return hashlib.sha256("\0".join(text).encode("utf-8", "surrogatepass")).digest()
 
 
 def _by_doc_id(candidate: Passage) -> tuple[int, str]:
-    """Sorts by doc_id, shorter ones first: the ids of plain texts, "0", "1", …, "10", keep their order."""
+    """Sort key: shorter doc_ids first, so that the ids of plain texts, "0", "1", …, "10", keep their order."""
     return len(candidate.doc_id), candidate.doc_id

@@ -1,6 +1,6 @@
 """The routes of the inspector on the HTTP port: its page, the models of the service, and judgements.
 
-Headers keep anything but the page's files from running on it.
+Headers of the page allow its own scripts only, so that no text from a service can run as a script.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from rerank.ports.http.description import Limited
 from rerank.protobuf.messages import list_models_response
 from rerank.reranking.reranker import AsyncReranker
 
-#: The page suggests at most this many judged queries.
+#: Largest number of judged queries that the page suggests.
 _SUGGESTIONS = 1000
-#: Allows scripts, styles and calls of this origin alone. No script can turn a text into markup (Trusted Types).
+#: Content-Security-Policy: scripts, styles and calls of this origin only. By Trusted Types, no text becomes markup.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
@@ -42,7 +42,7 @@ def inspector_routes(reranker: AsyncReranker, limited: Limited) -> list[BaseRout
     """The routes of the inspector. Its page calls /search and /rerank, as any client does.
 
     Raises:
-        ConfigError, CollectionError: see `read_judgements`. The service has checked the judgements at its start.
+        ConfigError, CollectionError: see `read_judgements`. The service checks the judgements at its start, too.
     """
     http = reranker.config.http
     judgements = read_judgements(http.qrels) if http and http.qrels else Judgements()

@@ -15,7 +15,7 @@ from rerank.errors import ConfigError
 class McpSettings:
     """Settings of `rerank mcp`."""
 
-    index: Annotated[Path | None, "Index folder from `rerank index`; without it, no search."] = None
+    index: Annotated[Path | None, "Index folder from `rerank index`; without it there is no tool search."] = None
     config: Annotated[Path | None, "YAML file with the settings of a service; its ports and keys are not used."] = None
     target: Annotated[
         str | None, "HOST:PORT of a running service to use instead of starting one. RERANK_API_KEY is its key."
@@ -26,7 +26,7 @@ class McpSettings:
 def mcp(settings: McpSettings) -> None:
     """Offer search and rerank as tools to an MCP client, over standard input and output.
 
-    Without --target it starts a service in a child process, which ends with it.
+    Without --target, it starts a service in a child process, which ends when this command ends.
     """
     import asyncio
     import signal
@@ -38,10 +38,10 @@ def mcp(settings: McpSettings) -> None:
     from rerank.service.startup import check_before_loading
     from rerank.util.signals import end_at_once
 
-    end_at_once([signal.SIGINT])  # otherwise the exit would wait for the thread that reads standard input
+    end_at_once([signal.SIGINT])  # an exit of Python would wait for the thread that reads standard input
     if settings.target:
         if settings.index or settings.config:
-            raise ConfigError("--target is a service that has models and an index; leave out --index and --config")
+            raise ConfigError("the service at --target has its models and its index; leave out --index and --config")
         asyncio.run(serve_tools(settings.target, Credentials.from_environment(settings.tls_ca)))
         return
     given = load_config(settings.config, index=settings.index)

@@ -18,7 +18,7 @@ from rerank.errors import InvalidRequest, NotFound, RerankError
 from rerank.names import DEFAULT_FIRST_STAGE, FirstStage
 from rerank.v1 import rerank_pb2 as pb
 
-#: Results of a search that asks for no number: a language model reads all of them.
+#: Number of results of a search by default, low because a language model reads all of them.
 _SEARCH_TOP_N = 10
 _CANDIDATE = {
     "type": "object",
@@ -30,12 +30,13 @@ _CANDIDATE = {
     },
     "required": ["text"],
 }
+#: Arguments of both tools.
 _SHARED_ARGUMENTS = {
     "query": {"type": "string"},
     "model": {"type": "string"},
     "instruction": {"type": "string", "description": "Says what counts as relevant, for models that read one."},
 }
-#: Tool → the arguments that it describes.
+#: Name of a tool → its arguments, as JSON schemas.
 _ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
     "rerank": _SHARED_ARGUMENTS
     | {
@@ -103,7 +104,7 @@ def _tool(name: str, description: str, model: dict[str, Any], *required: str) ->
 
 
 async def _request(client: AsyncRerankClient, tool: str, arguments: Mapping[str, Any]) -> pb.RerankResponse:
-    """The response to a call. Raises: NotFound if there is no such tool; InvalidRequest; ServiceError."""
+    """The service's response. Raises: NotFound if there is no such tool; InvalidRequest; ServiceError."""
     if tool not in _ARGUMENTS:
         raise NotFound(f"there is no tool {tool[:100]!r}; use search or rerank")
     options = dict(arguments)
@@ -117,7 +118,7 @@ async def _request(client: AsyncRerankClient, tool: str, arguments: Mapping[str,
 
 
 def _answer(response: pb.RerankResponse) -> dict[str, Any]:
-    """The answer to a client: the results, the model, and how much it ranked."""
+    """The answer to a client as JSON: the results, the model, how many candidates it ranked, and the time."""
     execution = response.execution
     found: dict[str, Any] = {
         "results": [_item(index, item) for index, item in enumerate(response.results, 1)],

@@ -1,1 +1,1 @@
-"""The service on Ray Serve: replicas in separate processes, on one machine or many, that Ray's gRPC proxy calls."""
+"""The service on Ray Serve: Ray's gRPC proxy calls replicas, which are processes on one machine or several."""

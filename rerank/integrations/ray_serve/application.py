@@ -1,5 +1,7 @@
-"""Deploys the service on a Ray cluster: checks its settings, starts Ray Serve's gRPC proxy, and starts the replicas,
-which are processes that Ray Serve watches and ends."""
+"""Deploys the service on a Ray cluster: checks its settings, and starts Ray Serve's gRPC proxy and the replicas.
+
+A replica is a process that Ray Serve starts, watches and ends.
+"""
 
 from __future__ import annotations
 
@@ -34,19 +36,19 @@ if TYPE_CHECKING:
 
 #: The name of the application and of its deployment in Ray Serve.
 NAME = "rerank"
-#: The tested versions of Ray, as the extra `ray` pins them: `proxy` uses some of its internals.
+#: The tested version of Ray, to which the extra `ray` is pinned because `proxy` uses internals of Ray.
 _RAY_VERSION = "2.60"
 #: Hosts of `listen` that mean all addresses of a machine.
 _ALL_ADDRESSES = ("0.0.0.0", "[::]")
 #: Ray's settings for a cluster on this machine; variables of the environment take precedence.
 _ENVIRONMENT = {
-    "RAY_USAGE_STATS_ENABLED": "0",  # by default Ray reports its use to its makers
-    "RAY_worker_niceness": "0",  # by default its processes have a low priority
-    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # by default a busy machine is too slow for the proxy to start
+    "RAY_USAGE_STATS_ENABLED": "0",  # by default, Ray reports its use to its developers
+    "RAY_worker_niceness": "0",  # by default, Ray's processes have a low priority
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # the default is too short for a busy machine
 }
-#: Autoscaling aims at this many calls in flight of a replica.
+#: Number of calls in flight for each replica that autoscaling aims at.
 _CALLS_OF_A_REPLICA = 8
-#: Setting that Ray Serve does not follow → what to do instead.
+#: Setting that has no effect with Ray Serve → what to do instead.
 _NOT_FOLLOWED = {"http": "serve HTTP with `rerank serve`", "tls": "encrypt in a proxy in front of Ray Serve"}
 
 
@@ -55,9 +57,9 @@ class Scale:
     """The number of replicas, and the resources of a replica.
 
     Attributes:
-        replicas: the number of replicas; with `max_replicas`, the smallest number.
-        max_replicas: the largest number, for autoscaling by the number of calls in flight; None: no autoscaling.
-        num_gpus: GPUs of a replica, beside one core; with a fraction, replicas share a GPU.
+        replicas: number of replicas; with `max_replicas`, the smallest number.
+        max_replicas: largest number of replicas, for autoscaling by calls in flight; None for no autoscaling.
+        num_gpus: number of GPUs of a replica, which also has one core; with a fraction, replicas share a GPU.
     """
 
     replicas: int = 1
@@ -76,7 +78,7 @@ def connect(address: str | None, **options: Any) -> None:
     """Connects to the Ray cluster at an address, or starts one on this machine.
 
     Args:
-        address: HOST:PORT, or "auto" for a cluster that runs on this machine; None starts one.
+        address: HOST:PORT, or "auto" for a cluster that runs on this machine; None to start one.
         options: further arguments of `ray.init`.
     """
     for name, value in _ENVIRONMENT.items():
@@ -114,13 +116,14 @@ def check(config: ServiceConfig, scale: Scale = Scale()) -> None:
         )
     if config.telemetry.traces:
         raise ConfigError("telemetry.traces: Ray Serve does not follow this setting; leave it out, and trace with Ray")
-    check_before_loading(config, binds=False)  # the proxy of an earlier deployment may hold the address
+    check_before_loading(config, binds=False)  # the proxy of an earlier deployment may listen at the address
 
 
 def deploy(config: ServiceConfig, scale: Scale, **replica: Any) -> None:
     """Starts the replicas, or replaces those of an earlier deployment one by one; returns when all are ready.
 
-    Needs a connection to a Ray cluster. The proxy of a cluster is started once: later deployments keep its port.
+    The process must be connected to a Ray cluster, see `connect`. The proxy of a cluster is started once, so later
+    deployments keep its port.
 
     Args:
         config: settings that `check` has accepted.
@@ -128,7 +131,7 @@ def deploy(config: ServiceConfig, scale: Scale, **replica: Any) -> None:
         replica: further arguments of Replica.
 
     Raises:
-        ConfigError: the replicas did not start. Replicas of an earlier deployment that were not yet replaced go on.
+        ConfigError: the replicas did not start. Those of an earlier deployment that are not replaced yet run on.
     """
     serve.start(
         proxy_location="EveryNode",
@@ -148,8 +151,10 @@ def deploy(config: ServiceConfig, scale: Scale, **replica: Any) -> None:
 
 
 def _options(config: ServiceConfig, scale: Scale) -> dict[str, Any]:
-    """Options of the deployment. Ray Serve sends a replica `max_calls` calls, so that the replica refuses further ones
-    itself, with a status of this service."""
+    """Options of the deployment.
+
+    Ray Serve sends a replica up to `max_calls` calls, so that the replica refuses calls with a status of this service.
+    """
     options: dict[str, Any] = {
         "max_ongoing_requests": config.limits.max_calls,
         "max_queued_requests": config.limits.max_calls,
@@ -168,11 +173,11 @@ def _options(config: ServiceConfig, scale: Scale) -> dict[str, Any]:
 
 
 class Replica:
-    """Answers calls in a process of Ray Serve, which calls the methods by the names of the gRPC methods.
+    """Answers the calls of a replica. Ray Serve calls the Python methods that have the names of the gRPC methods.
 
     Args:
         settings: a ServiceConfig as JSON.
-        load: opens the reranker, as `load_reranker` does.
+        load: `load_reranker`, or a function that replaces it.
 
     Raises:
         SelfTestFailed: the default model cannot be served. Ray Serve then keeps the replicas of an earlier deployment.
@@ -235,12 +240,12 @@ class Replica:
             context.set_trailing_metadata([(REQUEST_ID, "")])
             return _Serialized(b"")
         call = RayCall(message, context)
-        named = (REQUEST_ID, call.request_id)  # which also tells the proxy that a replica ended the call
+        named = (REQUEST_ID, call.request_id)  # by this, the proxy also knows that a replica ended the call
         try:
             reply = await self._methods[method](call)
             context.set_trailing_metadata([named])
         except Exception as error:
-            reply, error.__traceback__ = b"", None  # it keeps the message
+            reply, error.__traceback__ = b"", None  # the traceback would keep the message in memory
             set_status(context, error, named)
         finally:
             self._calls.leave(call)
@@ -273,7 +278,7 @@ class RayCall:
 
 @dataclass(frozen=True)
 class _Serialized:
-    """A message as bytes, with the method that Ray Serve calls for them."""
+    """A message as bytes, with the method by which Ray Serve serializes replies."""
 
     message: bytes
 

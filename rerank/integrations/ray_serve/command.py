@@ -14,13 +14,18 @@ from rerank.commands.app import CommandApp
 
 def ray_serve(
     config: Annotated[Path, typer.Option(help="YAML file with the settings of the service, as for `rerank serve`.")],
-    replicas: Annotated[int, typer.Option(min=1, help="Number of replicas; with --max-replicas, the least.")] = 1,
+    replicas: Annotated[
+        int, typer.Option(min=1, help="Number of replicas; with --max-replicas, the smallest number.")
+    ] = 1,
     max_replicas: Annotated[
-        int | None, typer.Option(min=1, help="Most replicas; their number then follows the calls in flight.")
+        int | None, typer.Option(min=1, help="Largest number of replicas, for autoscaling by the calls in flight.")
     ] = None,
-    num_gpus: Annotated[float, typer.Option(min=0, help="GPUs of each replica; 0.5 shares one between two.")] = 0.0,
+    num_gpus: Annotated[
+        float, typer.Option(min=0, help="Number of GPUs of each replica; with 0.5, two replicas share a GPU.")
+    ] = 0.0,
     address: Annotated[
-        str | None, typer.Option(help="Address of a running Ray cluster, or auto; the service stays when this ends.")
+        str | None,
+        typer.Option(help="Address of a running Ray cluster, or auto; the service runs on when this command ends."),
     ] = None,
 ) -> None:
     """Deploy the service on Ray Serve, or replace the replicas of an earlier deployment one after the other.

@@ -20,16 +20,16 @@ from rerank.protobuf.status import status_of
 from rerank.service.call import REQUEST_ID
 from rerank.v1 import rerank_pb2_grpc
 
-#: Metadata of a call on its way to a replica: seconds until the caller's deadline. Callers cannot set it.
+#: Metadata that the proxy adds to a call: seconds until the caller's deadline. A caller's own value is dropped.
 TIME_REMAINING = "x-rerank-time-remaining-s"
-#: Statuses of calls whose caller has the answer, or does not wait for it.
+#: Statuses that the proxy leaves as they are: the caller has the answer, or does not wait for it.
 _ENDED = (grpc.StatusCode.OK, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED)
-#: Seconds until a caller may send a refused request again.
+#: Time in seconds until a caller may send a refused request again.
 _RETRY_AFTER_S = 1.0
 
 
 def add_services(servicer: Any, server: Any) -> None:
-    """Adds RerankService and the health checks to the proxy; Ray Serve finds it as a `grpc_servicer_functions`.
+    """Adds RerankService and the health checks to the proxy; Ray Serve calls it by `grpc_servicer_functions`.
 
     Args:
         servicer: a placeholder of Ray Serve.
@@ -41,16 +41,19 @@ def add_services(servicer: Any, server: Any) -> None:
 
 
 class _ForwardingServer:
-    """Registers services at the proxy whose unary methods are forwarded; streams, as of Health.Watch, are left out."""
+    """Registers services whose unary methods the proxy forwards; streaming methods, such as Health.Watch, are left out.
+
+    gRPC's generated `add_…Servicer_to_server` functions call it in the place of a server.
+    """
 
     def __init__(self, server: Any) -> None:
         self._server = server
 
     def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
-        """Does nothing: `add_registered_method_handlers` registers both forms."""
+        """Does nothing, because `add_registered_method_handlers` registers generic handlers, too."""
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
-        """Registers handlers that forward; reflection reads the names of services from the generic form."""
+        """Registers handlers that forward; reflection reads the names of services from generic handlers."""
         forwarding = {
             name: self._forward(f"/{service}/{name}") for name, handler in handlers.items() if handler.unary_unary
         }
@@ -91,7 +94,7 @@ class _ContextWithDeadline:
 
 
 def _error_of_ray(code: grpc.StatusCode) -> RerankError:
-    """The error of a call that Ray ended. Replicas give all their errors a status, bugs too."""
+    """The error of a call that Ray ended with a status code, and not a replica."""
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         problem = "the replicas have as many calls in flight as they may, and as many more are waiting"
         return Overloaded(f"{problem}; retry in {_RETRY_AFTER_S:g} s", _RETRY_AFTER_S, {"exceeded": "max_calls"})
