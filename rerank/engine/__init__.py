@@ -1,1 +1,1 @@
-"""The engine: schedules the windows of concurrent requests on the models. Strategies, queues, workers."""
+"""The engine: schedules the windows of concurrent requests on the models, by strategies, queues and workers."""

@@ -1,9 +1,9 @@
 """Accounts: the shared resources that each caller uses, and which calls give way when a resource is used up.
 
-A caller may use all of a resource while no other caller needs it. When a resource is used up, the caller that uses the
-most gives way: first a call whose message has not come or whose answer is not read is ended, then its latest call. If
-the new call is of this caller, the new call is refused. So each of n callers that always ask gets an n-th (longest
-queue drop: Suter et al., 1998).
+A caller may use all of a resource while no other caller needs it. When a resource is used up, calls of the caller that
+uses the most are ended: first calls whose message has not come or whose answer is not read, then the latest call. This
+is called giving way. If the new call is of this caller, the new call is refused instead. So each of n callers that
+always have calls gets an n-th of the resource (longest queue drop: Suter et al., 1998).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from enum import Enum
 
 from rerank.errors import Overloaded
 
-#: The most calls that give way and have not ended yet. A client that does not read delays the end of its call.
+#: Largest number of calls that gave way and have not ended yet; a client that does not read delays the end of its call.
 _MAX_ENDING = 100
-#: Seconds until a refused call may be sent again, if there is no better estimate.
+#: Time in seconds until a refused call may be sent again, if there is no better estimate.
 _RETRY_S = 1.0
 
 
 class Shared(Enum):
-    """A resource that all callers share: the name of the setting that limits it, and the unit that is counted."""
+    """A resource that all callers share: the setting that limits it, and the unit in which it is counted."""
 
     CALLS = "max_calls", "calls in flight"
     BYTES = "max_bytes_in_flight", "bytes in flight"
@@ -31,11 +31,11 @@ class Shared(Enum):
     def __init__(self, setting: str, unit: str) -> None:
         self.setting, self.unit = setting, unit
 
-    __hash__ = object.__hash__  # Enum's is written in Python, and each call looks members up some sixty times
+    __hash__ = object.__hash__  # Enum's is slow Python, and each call looks members up some sixty times
 
 
 def _nothing() -> dict[Shared, int]:
-    """No amount of any resource."""
+    """Resource → 0."""
     return {Shared.CALLS: 0, Shared.BYTES: 0, Shared.TOKENS: 0}
 
 
@@ -44,12 +44,12 @@ class CallUsage:
     """The shared resources that one call uses.
 
     Attributes:
-        name: the caller: the name of the API key, or else the connection; empty in a program's own process.
-        quotas: the limits of the API key on what the caller may use.
-        give_way: ends the call with `ended_by`; None: the call never gives way.
-        is_idle: the call's message has not come, or its answer is not read.
-        held: resource → the amount that the call uses.
-        ended_by: the error of a call that has given way. Such a call uses nothing.
+        name: name of the caller: that of the API key, or of the connection; empty for calls in the same process.
+        quotas: resource → limit of the API key on the amount that the caller uses.
+        give_way: ends the call with `ended_by`; None for a call that never gives way.
+        is_idle: whether the call's message has not come, or its answer is not read.
+        held: resource → amount that the call uses.
+        ended_by: error of a call that has given way, and uses nothing any more.
     """
 
     name: str = ""
@@ -82,7 +82,7 @@ class Accounts:
         self._ending = set[CallUsage]()
 
     def check_quota(self, usage: CallUsage, kind: Shared, amount: int) -> None:
-        """Raises: Overloaded if the amount exceeds the quota of the caller's key, and the caller uses some already."""
+        """Raises: Overloaded if the amount exceeds the quota of the caller's key and is not its only use."""
         limit, held = usage.quotas.get(kind), self.held_by(usage.name, kind)
         if limit is not None and held and held + amount > limit:
             problem = f"key {usage.name} has {held} {kind.unit}; {amount} more exceed its limit of {limit}"
@@ -96,13 +96,13 @@ class Accounts:
     def acquire(
         self, usage: CallUsage, kind: Shared, amount: int, retry_s: Callable[[], float] = lambda: _RETRY_S
     ) -> None:
-        """Adds an amount to what a call uses. Calls of other callers give way if the resource is used up.
+        """Adds an amount of a resource to the use of a call. Calls of other callers give way if it is used up.
 
         Args:
-            retry_s: returns the seconds until a refused call may be sent again.
+            retry_s: returns the time in seconds until a refused call may be sent again.
 
         Raises:
-            Overloaded: the call's own caller uses the most, or the call has given way.
+            Overloaded: the resource is used up and the caller uses the most of it, or the call has given way.
         """
         if usage.ended_by is not None:
             raise usage.ended_by
@@ -120,7 +120,7 @@ class Accounts:
         self._add(account, usage, kind, amount)
 
     def release(self, usage: CallUsage, kind: Shared) -> None:
-        """Sets what a call uses of a resource to 0."""
+        """Sets the amount of a resource that a call uses to 0."""
         account = self._accounts.get(usage.name)
         if account is None or usage not in account.calls:
             return
@@ -147,7 +147,7 @@ class Accounts:
 
     @contextmanager
     def acquired(self, usage: CallUsage, kind: Shared, amount: int, retry_s: Callable[[], float]) -> Iterator[None]:
-        """Adds an amount to what a call uses during the block. Raises: Overloaded, see `acquire`."""
+        """Adds an amount to the use of a call during the block. Raises: Overloaded, see `acquire`."""
         self.acquire(usage, kind, amount, retry_s)
         try:
             yield
@@ -159,7 +159,7 @@ class Accounts:
             held[kind] += amount
 
     def _calls_to_end(self, usage: CallUsage, kind: Shared, amount: int) -> list[CallUsage] | None:
-        """The calls that must give way so that an amount fits; None if it does not fit even then."""
+        """The calls that must give way so that an amount fits; None if no calls can make room for it."""
         excess = self._held[kind] + amount - self.limits[kind]
         if excess <= 0 or not self._held[kind]:
             return []

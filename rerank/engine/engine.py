@@ -24,22 +24,22 @@ from rerank.errors import FAILURES, DeadlineExceeded, InvalidRequest, RankerFail
 from rerank.rankers.base import Ranker, RankerInfo
 from rerank.types import Completeness, OnFailure, RankedCandidate, Ranking, ScoreKind, Trace
 
-#: A request may have at most this many windows.
+#: Largest number of windows of a request.
 MAX_WINDOWS = 2000
-#: Seconds until a refused request may be sent again, before any rate is measured.
+#: Time in seconds until a refused request may be sent again, while no rate is measured.
 _RETRY_S = 1.0
 
 
 class Engine:
-    """Runs requests. A model prepares its input on one thread and ranks on another; all else is on the event loop.
+    """Runs requests. Each model has a thread that prepares input and one that ranks; all else is on the event loop.
 
     Queued work of a request is dropped when the request is cancelled or its deadline passes. A batch, or a slice of
     passages, that runs already is not interrupted.
 
     Args:
-        rankers: name of each model → its ranker.
+        rankers: name → ranker of all models.
         config: settings of the queues.
-        infos: name of each model → its description; None: the rankers' own.
+        infos: name → description of all models; None for the descriptions of the rankers.
     """
 
     def __init__(
@@ -77,22 +77,22 @@ class Engine:
 
     @property
     def problems(self) -> Mapping[str, str]:
-        """Model → why it does not rank at the moment, for models that hang."""
+        """Name of a model that hangs → why it does not rank at the moment."""
         return {name: model.problem for name, model in self._models.items() if model.problem}
 
     @property
     def waiting_windows(self) -> int:
-        """The number of windows in the queue, without those that are running."""
+        """Number of windows in the queues of all models, without the running ones."""
         return sum(model.waiting_windows for model in self._models.values())
 
     @property
     def queued_requests(self) -> int:
-        """The number of requests in the queue, including those that are running."""
+        """Number of requests that wait or run."""
         return len(self._requests)
 
     @property
     def queued_tokens(self) -> float:
-        """The tokens that remain of the requests in the queue, including those that are running."""
+        """Number of tokens that are still to be ranked for the requests that wait or run."""
         return _tokens_to_rank(self._requests)
 
     def observe_batches(self, observer: BatchObserver) -> None:
@@ -100,17 +100,21 @@ class Engine:
         self._observers.on_batch.append(observer)
 
     def observe_results(self, observer: ResultsObserver) -> None:
-        """Calls a function after each part of a request's work, on the event loop and in the request's context."""
+        """Calls a function with the results of each `Scheduler.run`, on the event loop and in the request's context."""
         self._observers.on_results.append(observer)
 
     async def run(self, request: Request) -> Ranking:
-        """Ranks the candidates of a request. After a failure or at the deadline, returns the best order so far if the
-        request allows that.
+        """Ranks the candidates of a request.
 
-        Raises: InvalidRequest for a query that the ranker cannot read or too many windows; ShuttingDown; FAILURES.
+        Returns the best order so far after a failure or at the deadline, if the request allows it.
+
+        Raises:
+            InvalidRequest: the ranker cannot read the query, or there would be too many windows.
+            ShuttingDown: the engine, or the ranker of a model, is being closed.
+            FAILURES: the request could not be ranked, and allows no other answer.
         """
         request.begin(self._infos)
-        start_s = time.perf_counter()  # uvloop's clock, which deadlines refer to, has milliseconds only
+        start_s = time.perf_counter()  # the event loop's clock has a resolution of milliseconds in uvloop
         timeout = timeout_at(request.deadline_s - request.options.answer_margin_s)
         tokens = math.ceil(sum(request.remaining.values()))
         self.accounts.check_quota(request.usage, Shared.TOKENS, tokens)
@@ -149,7 +153,7 @@ class Engine:
 
     @property
     def remaining_s(self) -> float:
-        """Estimates the seconds until all queued work is done. The phases run concurrently, so the slowest decides."""
+        """Estimated time in seconds until all queued work is done: that of the slowest phase, as phases run at once."""
         tokens: Counter[ModelPhase] = Counter()
         for request in self._requests:
             tokens.update(request.remaining)
@@ -171,7 +175,7 @@ def _ms_since(start_s: float) -> float:
 
 
 def timeout_at(deadline_s: float) -> asyncio.Timeout:
-    """Ends a block with TimeoutError at a time of the event loop's clock, in seconds; infinity: never."""
+    """Ends a block with TimeoutError at a time of the event loop's clock in seconds; never at infinity."""
     return asyncio.timeout_at(deadline_s if deadline_s < math.inf else None)
 
 
@@ -189,7 +193,7 @@ def ranking_of(request: Request, total_ms: float, stopped: str = "") -> Ranking:
 
     Args:
         total_ms: time since the request was accepted.
-        stopped: what ended the ranking early; empty: it was not ended early.
+        stopped: the reason why the ranking ended early; empty if it is complete.
     """
     candidates, order = request.candidates, [*request.order, *request.blank]
     if sorted(order) != list(range(len(candidates))):
@@ -213,7 +217,7 @@ def answer_after_failure(request: Request, error: Exception, is_late: bool, tota
         total_ms: time since the request was accepted.
 
     Raises:
-        DeadlineExceeded, Exception: the request allows no such answer.
+        DeadlineExceeded, Exception: the failure, if the request allows no answer after it.
     """
     options, is_deadline = request.options, is_late and isinstance(error, TimeoutError)
     failure = _deadline_passed(request, total_ms) if is_deadline else error
@@ -235,9 +239,10 @@ def _deadline_passed(request: Request, ms: float) -> DeadlineExceeded:
 
 
 def _scores(request: Request) -> tuple[ScoreKind, list[float]]:
-    """The scores of the window if one held all candidates; otherwise ranks, because scores differ between windows.
+    """Kind and values of the scores: those of the window that held all candidates, otherwise ranks.
 
-    Scores of a model that reads each passage alone are kept if its last window held all passages of the answer.
+    Scores of different windows cannot be compared. Those of a model that reads each passage alone can be, and are
+    returned if its last window held all passages of the answer.
     """
     n, kind = len(request.order), request.info.score_kind
     keep = request.options.top_n or n + len(request.blank)
@@ -253,7 +258,7 @@ def _scores(request: Request) -> tuple[ScoreKind, list[float]]:
 
 
 def _last_window_scored(request: Request, answer: Sequence[int]) -> bool:
-    """True if the last window of the request's own model held the whole answer, and no first-stage weight counts."""
+    """True if the last window is of the request's own model, held the whole answer and had no first-stage weight."""
     last = request.windows[-1] if request.windows and not request.last_weight else None
     return last is not None and last.model == request.stages[-1].model and {*answer} <= {*last.positions}
 

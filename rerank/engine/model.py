@@ -21,14 +21,14 @@ from rerank.types import Part, Passage, PreparedTexts, Window, WindowRanking, ch
 #: On two cores of a Xeon, 16 PE-Rank windows of 33 positions take half the time of 16 batches, and larger batches gain
 #: nothing (2026-11-21); windows of full texts are longer than this and run alone.
 _CPU_BATCH_TOKENS = 512
-#: Passages are prepared in slices of about this duration.
+#: Duration of a slice, in which some passages of a request are prepared.
 _SLICE_S = 0.05
-#: Tokens of a slice before the rate is measured.
+#: Number of tokens in a slice while the rate is not measured.
 _FIRST_SLICE_TOKENS = 256
-#: A slice that is encoded has at most the tokens of this many batches. With one, uncached lists of the default model
-#: take 1.1 times as long.
+#: Largest size of a slice for an encoder, in batches. With one, uncached lists of the default model take 1.1 times as
+#: long.
 _SLICE_BATCHES = 4
-#: A request's windows are encoded and queued this many at a time, so that other requests run in between.
+#: Windows of a request that are encoded and queued at once; other requests run in between.
 _WINDOWS_AT_ONCE = 32
 
 #: A slice of passages to prepare for a round of a request, and windows to encode after it.
@@ -41,8 +41,9 @@ class ModelSchedulers:
     """The schedulers of one model. Each model has its own, so that no model waits for another.
 
     Args:
-        model: the model's name.
-        max_batch_tokens: limit on the tokens of a batch of windows; None: the device's default.
+        model: name of the model.
+        ranker: ranker of the model.
+        max_batch_tokens: largest number of tokens in a batch of windows; None for the default of the device.
         observers: called with finished batches and results.
     """
 
@@ -70,12 +71,12 @@ class ModelSchedulers:
 
     @property
     def problem(self) -> str:
-        """A sentence about the work that hangs; empty while none does."""
+        """A sentence about the work that hangs; empty if none does."""
         return next((worker.problem for worker in self._workers if worker.problem), "")
 
     @property
     def waiting_windows(self) -> int:
-        """The number of windows in the queue, without those that are running."""
+        """Number of windows in the queue, without the running ones."""
         return len(self._ranking)
 
     def rate(self, phase: Phase) -> Rate:
@@ -83,6 +84,7 @@ class ModelSchedulers:
         return (self._preparing if phase is Phase.PREPARE else self._ranking).rate
 
     def refuse_new_work(self) -> None:
+        """Makes new work fail with ShuttingDown, and begins no further batch."""
         self._preparing.refuse_new_work()
         self._ranking.refuse_new_work()
 
@@ -94,7 +96,10 @@ class ModelSchedulers:
         await self._ranker.close()
 
     async def run_round(self, request: Request, round_: Round) -> list[RankedWindow]:
-        """Prepares the passages before the first round, then encodes and ranks the round's windows, some at a time."""
+        """Ranks the windows of a round, 32 at a time. Before the first round, all passages are prepared.
+
+        Raises: see `Scheduler.run`.
+        """
         ranked = list[RankedWindow]()
         while len(ranked) < len(round_.windows):
             next_windows = round_.windows[len(ranked) : len(ranked) + _WINDOWS_AT_ONCE]
@@ -118,10 +123,10 @@ class ModelSchedulers:
         return await self._prepare_slice(request, round_, last, windows)
 
     def _slices(self, request: Request) -> tuple[Sequence[Sequence[int]], Sequence[int]]:
-        """Divides the positions to prepare into slices of about `_SLICE_S`; returns the first slices, and the last one.
+        """Divides the positions of passages that are not prepared into slices of `_SLICE_S`: the first ones, the last.
 
-        For passages that are encoded, the size is limited too, because passages that already have vectors make the
-        rate look higher. On a GPU, a slice has at least a batch.
+        If the model needs vectors, the number of tokens is limited, too, because passages that have their vectors make
+        the measured rate too high. On a GPU, a slice has as many tokens as a batch.
         """
         if request.prepared:
             return (), ()
@@ -147,10 +152,10 @@ class ModelSchedulers:
         return encoded
 
     def _encoded(self, slices: Sequence[_Slice]) -> list[_Encoded]:
-        """Prepares and encodes. Runs on the thread, and does not change the request, which may have ended."""
+        """Prepares passages and encodes windows on the thread, without changing the request, which may have ended."""
         ((request, round_, positions, windows),) = slices  # a batch holds one slice
         prepared, passages = PreparedTexts(request.prepared_query, ()), request.prepared
-        if positions:  # the query of a later slice need not be prepared again
+        if positions:  # there are none after the first windows, when the query is prepared, too
             of_slice = [request.candidates[position] for position in positions]
             prepared = self._ranker.prepare(request.prepared_query, of_slice)
             passages = passages | dict(zip(positions, prepared.passages, strict=True))
@@ -160,11 +165,10 @@ class ModelSchedulers:
         return [(prepared, encoded)]
 
     def _scores(self, parts: Sequence[Part]) -> Sequence[WindowRanking | None]:
-        """Scores parts of windows. Runs on the thread."""
+        """Scores parts of windows, on the thread. Raises: RankerFailure for an invalid ranking."""
         rankings = cast(Sequence[WindowRanking | None], self._ranker.score(parts))
-        check_rankings(
-            rankings, parts, self._ranker.info.precision
-        )  # here, so that a batch with an invalid ranking is split
+        # An exception here splits the batch, so that only the request with the invalid ranking fails.
+        check_rankings(rankings, parts, self._ranker.info.precision)
         return rankings
 
     async def _score_on_server(
@@ -177,7 +181,7 @@ class ModelSchedulers:
 
 
 def _ranked(window: Window, done: Iterable[TimedResult[WindowRanking | None]]) -> RankedWindow:
-    """The ranked window of the results of its parts; the last part has the ranking."""
+    """A ranked window from the results of its parts, the last of which has the ranking."""
     ranking, ended_ms, durations = None, 0.0, set[float]()
     for part in done:
         ranking, ended_ms = part.result or ranking, max(ended_ms, part.queue_ms + part.batch_ms)
@@ -191,10 +195,10 @@ def _ranked(window: Window, done: Iterable[TimedResult[WindowRanking | None]]) -
 def slices(passages: Sequence[Passage], tokens: Sequence[int], max_tokens: float) -> list[list[int]]:
     """Divides the positions of passages into slices of at most `max_tokens` tokens; a longer text is a slice alone.
 
-    Equal texts are in the same slice. Texts are ordered by length, so that a batch of a slice needs little padding.
+    Equal texts are in the same slice. Texts are ordered by length, so that batches within a slice need little padding.
 
     Args:
-        tokens: tokens to prepare each passage.
+        tokens: cost of preparing each passage, in tokens.
     """
     texts = [passage.text for passage in passages]
     by_length = sorted(range(len(texts)), key=lambda position: (len(texts[position]), texts[position]))

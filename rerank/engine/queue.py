@@ -1,4 +1,4 @@
-"""Queue of a phase: start-time fair queueing between callers, shortest remaining work first within a caller."""
+"""The queue of a phase: start-time fair queueing among callers, shortest remaining work first for each caller."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rerank.engine.request import ModelPhase, Request
 
 
 class Queued(Protocol):
-    """A piece of work of a request. `tokens`, at least 1, is what it adds to a batch."""
+    """A piece of work of a request; `tokens`, at least 1, is its size in a batch."""
 
     @property
     def request(self) -> Request: ...
@@ -26,9 +26,9 @@ class Queued(Protocol):
 
 E = TypeVar("E", bound=Queued)
 
-#: The search for work that fits into a batch ends after this many requests whose next piece does not fit.
+#: Number of requests whose next piece does not fit into a batch after which the search for more work ends.
 _LOOK_AHEAD = 16
-#: For each token that runs while a request waits, its remaining work counts as this many tokens less.
+#: Tokens that are subtracted from the remaining work of a request for each token that runs while it waits.
 _AGE_FACTOR = 0.05
 
 _Heap: TypeAlias = list[tuple[float, int, Request]]
@@ -39,37 +39,37 @@ class _Caller:
     """A caller's waiting requests, and its tag: the virtual time in tokens when its next work starts."""
 
     tag: float = -math.inf
-    #: Entries (priority, order of arrival, request). A request may have several, also after its work has run.
+    #: (priority, number, request). A request may have several entries, of which those without work are dropped later.
     heap: _Heap = field(default_factory=list)
 
 
 class FairQueue(Generic[E]):
-    """The queue of a phase. It forms batches: first work of the caller that is next, then of others while it fits.
+    """The queue of a phase. A batch has work of the caller that is next, then work of other callers while it fits.
 
     Callers that always have waiting work get equal numbers of tokens, by start-time fair queueing (Goyal et al., 1996):
 
-    - A caller's tag grows by the tokens of its work as soon as that starts. The caller with the smallest sum of its tag
-      and the remaining tokens of its first request is next. So short requests go first, and a caller that had less
-      catches up.
+    - A caller's tag grows by the tokens of its work when the work starts. The caller with the smallest sum of its tag
+      and the remaining tokens of its first request is next. So short requests run first, and a caller that had fewer
+      tokens catches up.
     - The virtual time is the smallest tag of the waiting callers. The tag of a caller that begins to wait is at least
       the virtual time, so that no caller saves up tokens while it is idle. If its tag is ahead of the virtual time,
-      half of the difference is forgiven, so that a caller that sends requests now and then may get two thirds beside
-      one that always waits. A request keeps its tag between its windows.
+      half of the difference is dropped. So a caller that sends single requests can get up to two thirds of the tokens
+      beside a caller that always has waiting work. A request keeps its tag between its windows.
     - The virtual time also grows with all tokens that run, so that a stream of new callers cannot starve an old
       request.
 
     The first request of a caller is the one with the smallest priority: its remaining tokens minus `_AGE_FACTOR` times
     its age, which is the number of tokens that have run since it came. This is shortest remaining work first, as in
     PrefillOnly (arXiv 2505.07203), with ageing against starvation: a request with r remaining tokens is overtaken only
-    by requests that come before another r / _AGE_FACTOR tokens have run. No measured rate is used, so a wrong one
-    cannot mislead the queue.
+    by requests that come before another r / _AGE_FACTOR tokens have run. Priorities do not depend on measured rates,
+    which can be wrong.
 
     The cost of forming a batch grows with the number of waiting callers, not of their requests: each caller has a heap
     of its requests by the priority that they had when they were last queued or refreshed, and only its top is read.
 
     Args:
-        phase: the phase of all its work.
-        max_batch_tokens: limit on the tokens of a batch. Larger work runs alone: with 1000, ten windows of 100 tokens
+        phase: the phase of the queued work.
+        max_batch_tokens: largest number of tokens in a batch of several windows. With 1000, ten windows of 100 tokens
             share a batch, and a window of 1500 tokens runs alone.
     """
 
@@ -82,11 +82,11 @@ class FairQueue(Generic[E]):
         self._numbers = itertools.count()  # requests of equal priority run in the order of arrival
 
     def __len__(self) -> int:
-        """The number of waiting pieces of work."""
+        """Number of waiting pieces of work."""
         return sum(map(len, self._queues.values()))
 
     def add(self, work: E) -> None:
-        """Appends work to its request's."""
+        """Appends work to the waiting work of its request."""
         if work.request not in self._queues:
             self._queues[work.request] = deque()
             self.refresh(work.request)
@@ -106,14 +106,14 @@ class FairQueue(Generic[E]):
         self._queues.pop(request, None)
 
     def may_preempt(self, running: Sequence[E], preempted_tokens: int) -> bool:
-        """Returns True if the next request may run in the middle of a running batch.
+        """True if the next request may run in the middle of a running batch.
 
-        Its remaining work must be less than half of that of every request in the batch. The work that preempts a batch
-        must have fewer tokens than the batch before it starts, so that the batch takes about twice its time at most.
+        Its remaining work must be less than half of the remaining work of every request in the batch. After work with
+        as many tokens as the batch has preempted it, no more may, so that the batch takes about twice its time at most.
 
         Args:
             running: the work of the batch.
-            preempted_tokens: tokens of the work that has preempted the batch so far.
+            preempted_tokens: number of tokens of the work that has preempted the batch so far.
         """
         waiting = self._waiting_callers()
         if not waiting or preempted_tokens >= sum(work.tokens for work in running):
@@ -138,11 +138,11 @@ class FairQueue(Generic[E]):
         return waiting
 
     def _priority(self, request: Request) -> float:
-        """Remaining tokens - _AGE_FACTOR * age, plus a constant that is the same for all; the smallest runs first."""
+        """Remaining tokens - _AGE_FACTOR * age, plus the same number for all requests; the smallest runs first."""
         return self._remaining(request) + _AGE_FACTOR * request.tokens_before.setdefault(self._phase, self._ran_tokens)
 
     def next_batch(self) -> list[E]:
-        """Removes and returns the next batch, which is empty if nothing waits. Equal priorities: first come first."""
+        """Removes and returns the next batch, empty if nothing waits. Equal priorities run in the order of arrival."""
         batch, tokens = list[E](), 0
         callers = self._waiting_callers()
         heaps, heap, left_out = map(attrgetter("heap"), callers), _Heap(), _Heap()
@@ -153,7 +153,7 @@ class FairQueue(Generic[E]):
             if not (queue := self._queues.get(request)):
                 continue
             priority = self._priority(request)
-            if priority > queued_priority:  # more work remains than was expected before its windows were encoded
+            if priority > queued_priority:  # its encoded windows have more tokens than was estimated
                 heapq.heappush(heap, (priority, number, request))
                 continue
             while queue and (not batch or tokens + queue[0].tokens <= self.max_batch_tokens):

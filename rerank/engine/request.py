@@ -15,7 +15,7 @@ from rerank.errors import RankerFailure
 from rerank.rankers.base import RankerInfo
 from rerank.types import Passage, PreparedTexts, Query, RankOptions, Window, WindowRanking, WindowTrace
 
-#: A window counts as at least this many tokens, because scheduling, encoding and reporting it take time.
+#: Least number of tokens that a window counts as, because it must be scheduled, encoded and reported, too.
 MIN_WINDOW_TOKENS = 16
 
 
@@ -31,8 +31,7 @@ class Phase(Enum):
 class ModelPhase(NamedTuple):
     """One phase of the work for one model.
 
-    The work is measured in tokens: for RANK positions of the model's input, for PREPARE an estimate by the length of
-    the texts.
+    The work of RANK is measured in tokens of the model's input, that of PREPARE in tokens estimated from the texts.
     """
 
     phase: Phase
@@ -40,7 +39,7 @@ class ModelPhase(NamedTuple):
 
 
 class RankedWindow(NamedTuple):
-    """A window as model input, its ranking, its time in the queue and the duration of its batches."""
+    """A window as model input, its ranking, and in milliseconds its time in the queue and that of its batches."""
 
     window: Window
     ranking: WindowRanking
@@ -53,13 +52,13 @@ class ModelCost:
     """The tokens of a request for one model: estimated from its texts, and measured as its windows are encoded.
 
     Attributes:
-        query: tokens to prepare the query.
-        passages: tokens to prepare each candidate; 1 for a candidate without anything to compute.
-        prepare: tokens to prepare the query and all candidates.
+        query: cost of preparing the query.
+        passages: cost of preparing each candidate; 1 if nothing is computed.
+        prepare: cost of preparing the query and all candidates.
         bounds: bounds on the number of windows.
-        windows: the expected number of windows.
-        rank: tokens of all windows, as estimated before any window is encoded.
-        encoded, encoded_tokens: the number of windows encoded so far, and their tokens.
+        windows: expected number of windows.
+        rank: estimated cost of ranking all windows.
+        encoded, encoded_tokens: number of the windows that are encoded so far, and of their tokens.
     """
 
     query: int
@@ -73,7 +72,7 @@ class ModelCost:
 
     @classmethod
     def of(cls, info: RankerInfo, query: Query, passages: Sequence[Passage], strategy: Strategy) -> ModelCost:
-        """Estimates the cost from the texts and the bounds of the schedule: a token is some 4 characters."""
+        """The cost, estimated from the texts and the bounds of the schedule; a token counts as 4 characters."""
         prepared, missing, missing_tokens = list[int](), 0, 0
         for passage in passages:
             tokens = 2 + min(len(passage.text) // 4, info.max_passage_tokens)
@@ -85,7 +84,7 @@ class ModelCost:
         bounds = strategy.cost(len(passages))
         windows = (bounds.min_windows + bounds.max_windows) / 2
         n = min(len(passages), strategy.window_size)
-        if info.needs_vectors:  # a passage takes a position, and the texts without a vector are read as well
+        if info.needs_vectors:  # a passage is one token, and texts without a vector are encoded, too
             each = n + min(missing, info.max_encoded_passages) * (missing_tokens / max(1, missing))
         else:
             each = n * (sum(prepared) / max(1, len(prepared)))
@@ -94,9 +93,9 @@ class ModelCost:
         return cls(query_tokens, prepared, query_tokens + sum(prepared), bounds, windows, windows * each)
 
     def add_windows(self, windows: int, tokens: int) -> float:
-        """Counts windows that were encoded and are ranked next; returns the tokens that remain, with these windows.
+        """Counts windows that are encoded and will be ranked next; returns the remaining tokens, with these windows.
 
-        Later windows are expected to be like the average of the windows encoded so far.
+        The estimate for later windows is the average of the encoded ones.
         """
         self.encoded += windows
         self.encoded_tokens += tokens
@@ -105,24 +104,30 @@ class ModelCost:
 
 @dataclass(eq=False)
 class Request:
-    """A request in the engine, which runs it once at a time.
+    """A request in the engine, which runs it once.
 
     Attributes:
+        candidates: passages in first-stage order.
         stages: one stage, or up to three of a cascade; the last one has the request's own model. `begin` removes
             weights of the first stage that cannot have an effect.
         strategy: the description of the stages.
         warnings: why weights were removed.
         usage: the shared resources that the call uses; the engine counts the request's tokens in it.
-        options: the options of the answer. Those on the model and its strategy are not read, because `stages` has them.
+        options: options of the answer. Options on model and strategy are not read, because `stages` has them.
         deadline_s: time on the event loop's clock; infinite without a deadline.
         remaining: phase → estimated tokens that remain, including those that are running.
         tags: phase → the caller's tag when a part of the request last began to run, see FairQueue.
-        tokens_before: phase → the tokens that had run there when the request was first queued.
+        tokens_before: phase → number of tokens that had run in the phase when the request was first queued.
         costs: model → cost.
-        info: the ranker of the request's own model.
+        info: description of the ranker of the request's own model.
         order: positions of the candidates in the best order so far, without `blank`.
         blank: positions of the passages without a text, which no model reads; they come last.
-        prepared: position → the prepared passage, for the model of the current stage; `prepared_query` likewise.
+        prepared, prepared_query: position → prepared passage, and the prepared query, for the model of the stage.
+        prepare_ms, queue_ms, model_ms, decode_ms: time of preparation, in queues, of models, and of their decoding.
+        rounds: number of rounds that have been ranked.
+        repairs: number of identifiers in generated permutations that were repaired.
+        truncated_doc_ids: doc_ids of passages that a model read only in part.
+        windows: traces of the ranked windows.
         read: positions of the passages that a model has read.
         unanswered: number of windows that kept their order because the model did not end its reasoning.
         last: the ranking of the latest window, after the scores of the first stage were added.
@@ -176,11 +181,15 @@ class Request:
         return Cost(fewest, most)
 
     def begin(self, infos: Mapping[str, RankerInfo]) -> None:
-        """Estimates the work, and moves passages without a text to `blank`, unless all models read them or no passage
-        has a text.
+        """Estimates the work, and moves passages without a text to `blank`.
+
+        They are not moved if all models read them, or if no passage has a text.
 
         Args:
             infos: model → description of its ranker.
+
+        Raises:
+            RankerFailure: the request was run before.
         """
         if self.costs:
             raise RankerFailure("the engine ran this request before; this is a bug")
@@ -205,7 +214,7 @@ class Request:
         self.strategy = describe(self.stages)
 
     def begin_stage(self, stage: RankStage, info: RankerInfo) -> None:
-        """Begins one of the stages, whose ranker is `info`."""
+        """Begins one of the stages; `info` describes its ranker."""
         self._stage, self._stage_info = stage, info
         self._schedule = stage.strategy.schedule(self.order)
         self.prepared, self.prepared_query = {}, self.query
@@ -214,7 +223,7 @@ class Request:
         """The next round of the stage; None if the stage has ended.
 
         Args:
-            rankings: one per window of the round before; None before the first round.
+            rankings: ranking of each window in the round before; None before the first round.
         """
         try:
             round_ = next(self._schedule) if rankings is None else self._schedule.send(rankings)
@@ -227,7 +236,7 @@ class Request:
     def add_prepared(
         self, positions: Sequence[int], prepared: PreparedTexts, queue_ms: float, prepare_ms: float
     ) -> None:
-        """Adds prepared passages, for these positions, the prepared query, and the times of the batch."""
+        """Adds the prepared passages of these positions, the prepared query, and the batch's times in milliseconds."""
         self.prepared.update(zip(positions, prepared.passages, strict=True))
         self.prepared_query = prepared.query
         self.truncated_doc_ids.update(prepared.truncated_doc_ids)
@@ -236,7 +245,7 @@ class Request:
         self.prepare_ms += prepare_ms
 
     def window(self, round_: Round, positions: Positions, query: Query, prepared: Mapping[int, Passage]) -> Window:
-        """A window of the stage, with prepared query and passages."""
+        """A window of the stage as model input, with the prepared query and the prepared passages by position."""
         stage, passages = self._stage, tuple(map(prepared.__getitem__, positions))
         is_last = round_.is_final and stage.model == self.stages[-1].model
         top_n = self.options.top_n if is_last and self.options.top_n < len(positions) else 0
@@ -244,9 +253,9 @@ class Request:
         return Window(query, passages, top_n, scores_before, stage.weight)
 
     def _scores_before(self, positions: Positions) -> Sequence[float]:
-        """The scores of the first stage, or of the preranker, which are added to the stage's.
+        """The scores of the first stage, or of the preranker, that are added to the scores of this stage.
 
-        If the preranker's last window did not hold all these passages, these are reciprocal ranks.
+        They are reciprocal ranks if the preranker's last window did not hold all these passages.
         """
         if self.last is None:
             return first_stage_scores([self.candidates[position].score for position in positions])
@@ -256,14 +265,14 @@ class Request:
         return reciprocal_ranks(len(positions))
 
     def add_windows(self, windows: int, tokens: int) -> None:
-        """Counts windows of the stage that were encoded and are ranked next."""
+        """Counts windows of the stage that are encoded and will be ranked next."""
         model = self._stage.model
         self.remaining[ModelPhase(Phase.RANK, model)] = self.costs[model].add_windows(windows, tokens)
 
     def add_round(self, round_: Round, ranked: Sequence[RankedWindow]) -> list[WindowRanking]:
-        """Adds a round of the stage; returns its rankings, to which the scores of the first stage and BM25 were added.
+        """Adds a round of the stage, and returns its rankings with the scores of the first stage and BM25 added.
 
-        The windows waited and ran concurrently, so the round took as long as the slowest of them.
+        The windows waited and ran concurrently, so the time of the round is that of its slowest window.
         """
         info, rankings = self._stage_info, list[WindowRanking]()
         slowest = max(ranked, key=lambda done: done.queue_ms + done.model_ms)

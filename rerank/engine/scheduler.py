@@ -20,18 +20,20 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: A batch counts as hanging if it takes longer than this, and longer than `_SLOWDOWN` times the expected time.
-_LIMIT_S, _SLOWDOWN = 60.0, 20
-#: The same before the model's rate is known.
+#: Least time after which a batch counts as hanging.
+_LIMIT_S = 60.0
+#: That time if the expected time of the batch is not known.
 _UNKNOWN_LIMIT_S = 600.0
-#: The most seconds that running batches may take when the engine closes.
+#: A batch whose expected time is known counts as hanging only if it takes this many times as long.
+_SLOWDOWN = 20
+#: Time for which the close of the engine waits for running batches.
 _CLOSE_S = 5.0
-#: A rate is an average over about this many of the latest seconds of work.
+#: Seconds of work, the latest ones, over which a rate is averaged.
 _AVERAGED_S = 2.0
 
 
 class TimedResult(NamedTuple, Generic[R]):
-    """A result, with its time in the queue and the duration of its batch."""
+    """A result, with its time in the queue and the duration of its batch in milliseconds."""
 
     result: R
     queue_ms: float
@@ -40,11 +42,15 @@ class TimedResult(NamedTuple, Generic[R]):
 
 @dataclass(frozen=True, eq=False)
 class Work(Generic[T, R]):
-    """A piece of a request's work, such as one window, and the future of its result."""
+    """A piece of a request's work, such as one window, and the future of its result.
+
+    Attributes:
+        tokens: size of the piece in a batch, at least 1.
+        submitted_s: time of `time.perf_counter` at which it was queued.
+    """
 
     input: T
     request: Request
-    #: Its tokens in a batch, at least 1.
     tokens: int
     future: asyncio.Future[TimedResult[R]]
     submitted_s: float
@@ -55,11 +61,11 @@ class Work(Generic[T, R]):
             self.future.set_exception(error)
 
 
-#: Called with a batch that has run and its duration in seconds; the futures of requests that had ended are cancelled.
+#: Called with the phase, a batch that has run, and its duration in seconds. Futures of ended requests are cancelled.
 BatchObserver: TypeAlias = Callable[[ModelPhase, Sequence[Work[Any, Any]], float], None]
-#: Called in the context of a request with the time when it submitted work (`time.perf_counter`) and the results.
+#: Called in the context of a request: (phase, time of `time.perf_counter` at which it submitted work, the results).
 ResultsObserver: TypeAlias = Callable[[ModelPhase, float, Sequence[TimedResult[Any]]], None]
-#: (inputs of a batch, seconds until it counts as hanging) → one result each in order, and the duration in seconds.
+#: (inputs of a batch, seconds until it counts as hanging) → a result for each input, and the duration in seconds.
 RunBatch: TypeAlias = Callable[[Sequence[T], float], Awaitable[tuple[Sequence[R], float]]]
 
 
@@ -72,24 +78,24 @@ class Observers:
 
 
 class Rate:
-    """Tokens per second of all batches together while any of them runs. Slices, time limits and retry times follow it.
+    """Tokens per second of all batches together while any of them runs.
 
-    A batch has the weight of its duration, so that small batches, whose time is mostly a fixed cost, and batches
-    without anything to compute hardly change the rate.
+    The sizes of slices, time limits and retry times depend on it. A batch is weighted by its duration, so that a batch
+    that is small, with a fixed cost for the most part, or without anything to compute hardly changes the rate.
 
     Attributes:
-        is_warm: a batch has run.
-        tokens_per_s: None before it is measured.
+        is_warm: whether a batch has run.
+        tokens_per_s: the rate; None before it is measured.
     """
 
     def __init__(self) -> None:
         self.is_warm = False
         self.tokens_per_s: float | None = None
-        #: Decaying sums over the latest batches.
+        # Sums over the batches, in which older batches have exponentially smaller weights.
         self._tokens, self._seconds = 0.0, 0.0
 
     def observe(self, tokens: float, seconds: float) -> None:
-        """Records a batch. The first batch is not counted, because it warms the model up."""
+        """Adds a batch to the rate. The first batch does not count, because it warms the model up."""
         if not self.is_warm:
             self.is_warm = True
             return
@@ -110,13 +116,13 @@ class Scheduler(Generic[T, R]):
         B is answered                           ←      layer 3 of A
 
     Args:
-        phase: the phase of all its work.
+        phase: the phase of the scheduled work.
         run_batch: runs a batch on a thread, or on a server.
         observers: called with finished batches and results.
         max_batch_tokens: see FairQueue.
-        max_in_flight: the most batches at a time.
-        can_preempt: whether a batch that is passed to `run_batch` can run in the middle of a running batch.
-        can_cancel: whether a running batch is cancelled when the requests of all its work have ended.
+        max_in_flight: largest number of batches at a time.
+        can_preempt: whether `run_batch` can run a batch in the middle of a running batch.
+        can_cancel: whether a running batch is cancelled when all requests with work in it have ended.
     """
 
     def __init__(
@@ -136,14 +142,15 @@ class Scheduler(Generic[T, R]):
         #: Task → its running batch. A task runs one batch after the other.
         self._tasks: dict[asyncio.Task[None], Sequence[Work[T, R]]] = {}
         self._running: list[Sequence[Work[T, R]]] = []
-        #: Tokens that have preempted the first of the running batches.
+        #: Number of tokens that have preempted the first of the running batches.
         self._preempted_tokens = 0
         self._closed = False
-        #: The rate, which counts batches up to the time `_rated_until_s`.
-        self.rate, self._rated_until_s = Rate(), 0.0
+        self.rate = Rate()
+        #: Time of `time.perf_counter` up to which batches are counted in the rate.
+        self._rated_until_s = 0.0
 
     def __len__(self) -> int:
-        """The number of pieces of work in the queue."""
+        """Number of pieces of work in the queue."""
         return len(self._queue)
 
     def refuse_new_work(self) -> None:
@@ -156,18 +163,22 @@ class Scheduler(Generic[T, R]):
         if self._tasks:
             await asyncio.wait({*self._tasks}, timeout=_CLOSE_S)
         for task in self._tasks:
-            task.cancel()  # of a model that hangs
+            task.cancel()  # the model hangs
         while batch := self._queue.next_batch():
             for work in batch:
                 work.fail(shutting_down())
 
     async def run(self, request: Request, inputs: Sequence[T], tokens: Sequence[int]) -> list[TimedResult[R]]:
-        """Runs pieces of work of a request, and returns their results; `tokens[i]` is the size of `inputs[i]`.
+        """Runs pieces of work of a request, and returns their results. A request has one such call at a time.
 
-        At most one such call per request runs at a time. If the caller is cancelled or a piece fails, pieces that have
-        not started do not run.
+        If the caller is cancelled or a piece fails, pieces that have not started do not run.
 
-        Raises: ShuttingDown; a RerankError that the work raised; RankerFailure for any other exception.
+        Args:
+            tokens: size of each input.
+
+        Raises:
+            ShuttingDown: the scheduler is closed, or closes before the work is done.
+            RerankError: the work raised it; RankerFailure if it raised any other exception.
         """
         if self._closed:
             raise shutting_down()
@@ -182,7 +193,7 @@ class Scheduler(Generic[T, R]):
         except BaseException:
             self._queue.discard(request)
             for future in futures:
-                future.cancel()  # if another one has failed
+                future.cancel()  # another piece has failed, or the caller is cancelled
             if self._can_cancel:
                 for task, batch in self._tasks.items():
                     if batch and all(work.future.done() for work in batch):
@@ -193,7 +204,7 @@ class Scheduler(Generic[T, R]):
         return results
 
     def _start_task(self, ended: asyncio.Task[None] | None = None) -> None:
-        """Starts a task for new work. Its first batch has all work that comes in this iteration of the event loop."""
+        """Starts a task for new work. Its first batch has all work that is queued in this turn of the event loop."""
         if ended is not None:
             del self._tasks[ended]
         if not self._closed and len(self._queue) and len(self._tasks) < self._max_in_flight + self._can_preempt:
@@ -218,7 +229,7 @@ class Scheduler(Generic[T, R]):
                 self._preempted_tokens = 0 if is_first else self._preempted_tokens + sum(work.tokens for work in batch)
 
     def _next_batch(self) -> Sequence[Work[T, R]]:
-        """Takes the next batch from the queue; empty while the most batches run."""
+        """Takes the next batch from the queue; empty if no further batch may run."""
         running = self._running
         if self._closed or len(running) > self._max_in_flight:
             return ()
@@ -227,7 +238,7 @@ class Scheduler(Generic[T, R]):
         return self._queue.next_batch()
 
     async def _run(self, batch: Sequence[Work[T, R]], is_warm: bool) -> None:
-        """Runs a batch. If it fails, its pieces run one by one, so that only one request fails."""
+        """Runs a batch. If it fails, its pieces run one by one, so that only requests whose own piece fails do."""
         inputs, tokens = list[T](), 0
         for work in batch:
             inputs.append(work.input)
@@ -254,7 +265,7 @@ class Scheduler(Generic[T, R]):
             self._halve_max_batch_tokens(batch)
         log.warning("a batch of %d failed (%r); running its parts one by one", len(batch), error)
         for work in batch:
-            if not work.future.done():  # its request was cancelled
+            if not work.future.done():  # it is done if its request was cancelled
                 await self._run([work], is_warm)
 
     def _halve_max_batch_tokens(self, batch: Sequence[Work[T, R]]) -> None:
@@ -267,7 +278,7 @@ class Scheduler(Generic[T, R]):
         )
 
     def _measure(self, tokens: int, is_warm: bool) -> None:
-        """Adds a batch to the rate: its tokens, and the time since a concurrent batch was added."""
+        """Adds a batch to the rate, with the time since its start, or since a concurrent batch was added."""
         seconds = time.perf_counter() - self._rated_until_s
         self._rated_until_s += seconds
         if is_warm or not self.rate.is_warm:
@@ -303,5 +314,5 @@ class Scheduler(Generic[T, R]):
 
 
 def reason_of(error: Exception) -> str:
-    """Why work failed: the message of a RankerFailure; any other exception is a bug."""
+    """Why work failed: the message of a RankerFailure, or the exception and that it is a bug."""
     return str(error) if isinstance(error, RankerFailure) else f"{error!r}; this is a bug"

@@ -16,7 +16,7 @@ from rerank.types import Passage, Window, WindowRanking
 
 
 def with_signals(ranking: WindowRanking, window: Window) -> WindowRanking:
-    """Ranks a window by z(scores) + weight · z(first stage) + lexical, with the z-scores over the window."""
+    """A ranking with the scores z(scores) + weight · z(first stage) + lexical, where z is over the window."""
     weight = window.weight
     if not isinstance(weight, float):
         raise RankerFailure(f"the weight {weight} reached a model that cannot read it; this is a bug")
@@ -29,10 +29,10 @@ def with_signals(ranking: WindowRanking, window: Window) -> WindowRanking:
 
 
 def first_stage_scores(given: Sequence[float | None]) -> Sequence[float]:
-    """Returns the first stage's scores of an ordered list in a form where higher is better.
+    """The first stage's scores of an ordered list, changed so that higher is better.
 
     Distances, see `are_distances`, are negated. If a score is missing or not finite, or all are equal (as from clients
-    that must send a score), the result is the reciprocal ranks.
+    that must send a score), the result is reciprocal ranks.
     """
     scores = [score for score in given if score is not None]
     if len(scores) < len(given) or not all(map(math.isfinite, scores)) or len({*scores}) < 2:
@@ -41,7 +41,7 @@ def first_stage_scores(given: Sequence[float | None]) -> Sequence[float]:
 
 
 def are_distances(scores: Sequence[float]) -> bool:
-    """True if the scores of a list, best first, never fall and are not all equal: lower ones are better."""
+    """True if the scores of a list, best first, never fall and are not all equal, so that lower scores are better."""
     return len({*scores}) > 1 and all(score <= following for score, following in pairwise(scores))
 
 
@@ -69,9 +69,9 @@ def reciprocal_ranks(n: int) -> Sequence[float]:
 
 
 def kendall_tau(order: Sequence[int]) -> float | None:
-    """Kendall's tau of an order of the ranks 0 to n - 1 with the order of the ranks, -1 to 1; None for one rank.
+    """Kendall's tau, -1 to 1, between an order of the ranks 0 to n - 1 and the sorted ranks; None for one rank.
 
-    scipy's takes 4 ms for 100 ranks, a fifth of a warm request.
+    scipy's function takes 4 ms for 100 ranks, a fifth of a warm request.
     """
     if len(order) < 2:
         return None
@@ -85,9 +85,9 @@ def kendall_tau(order: Sequence[int]) -> float | None:
 
 
 def strictly_decreasing(scores: Sequence[float]) -> list[float]:
-    """Lowers each score that is not below its predecessor in float32 to the next smaller float32.
+    """The scores, of which each that is not below its predecessor in float32 is lowered to the next smaller float32.
 
-    trec_eval reads scores as float32, sorts by them and ignores the rank column, so tied scores would lose the order.
+    trec_eval reads scores as float32, sorts by them and ignores the rank column, so that ties would lose the order.
     """
     result: list[float] = []
     for score in scores:

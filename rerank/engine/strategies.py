@@ -1,8 +1,8 @@
 """Strategies divide a list of candidates into windows, and merge the rankings of the windows into a final order.
 
-A schedule is a generator. It yields rounds (windows that may run concurrently; a window is a tuple of candidate
-positions), is sent one WindowRanking per window, and returns the final order as positions, best first. It does not
-depend on a model, so it can be tested with numbers.
+A schedule is a generator. It yields rounds, is sent a WindowRanking for each window of the round, and returns the final
+order as positions, best first. A round has windows that may run concurrently; a window is a tuple of candidates'
+positions. A schedule does not depend on a model, so it can be tested with numbers.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ Positions: TypeAlias = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Windows that do not depend on one another and may run concurrently."""
+    """Windows that do not depend on one another and may run concurrently.
+
+    Attributes:
+        is_final: whether the round has one window, whose order is the start of the final order.
+        order: all positions in the best order that is known before the round; empty for the order at the start.
+    """
 
     windows: tuple[Positions, ...]
-    #: True if the order of the round's one window is the head of the final order, and no later round reads it.
     is_final: bool = False
-    #: All positions in the best order known before the round; empty: the order that the schedule began with.
     order: Positions = ()
 
 
@@ -39,10 +42,10 @@ class Cost(NamedTuple):
 
 
 def spans(n: int, size: int, stride: int) -> Iterator[tuple[int, int]]:
-    """Half-open [start, end) spans of sliding windows over n positions, from the back to the front; none if n is 0.
+    """Spans [start, end) of sliding windows over n positions, from the back to the front; none if n is 0.
 
-    The last span is [0, min(size, n)), so that the top of the list is always read in a full window. (If n - size is
-    not a multiple of the stride, RankLLM's last window is narrower; otherwise the two agree.)
+    The last span is [0, min(size, n)), so that the top of the list is always read in a full window. The last window of
+    RankLLM is narrower if n - size is not a multiple of the stride; otherwise its windows are equal.
     """
     end = n
     while end > size:
@@ -57,15 +60,15 @@ class Strategy(Protocol):
 
     @property
     def window_size(self) -> int:
-        """The largest window, in passages."""
+        """Largest number of passages in a window."""
         ...
 
     def schedule(self, candidates: Sequence[int]) -> Schedule:
-        """Yields the rounds for candidates in this order; returns all of them, best first."""
+        """Yields the rounds for candidates in this order, and returns all candidates, best first."""
         ...
 
     def cost(self, n: int) -> Cost:
-        """Bounds the windows of the schedule for n candidates."""
+        """Bounds on the number of windows of the schedule for n candidates."""
         ...
 
     def __str__(self) -> str: ...
@@ -73,7 +76,7 @@ class Strategy(Protocol):
 
 @dataclass(frozen=True)
 class _Windowed:
-    """A strategy with one size of windows, in passages."""
+    """A strategy with one window size, the largest number of passages in a window."""
 
     window_size: int = 20
 
@@ -100,7 +103,7 @@ class Single(_Windowed):
 class Sliding(_Windowed):
     """Overlapping windows from the back of the list to the front (Sun et al. 2023, RankGPT, section 3.2).
 
-    The best passages of each window move on into the next one.
+    The best passages of each window are in the next one, too.
     """
 
     stride: int = 10
@@ -131,7 +134,7 @@ class Sliding(_Windowed):
 class TopDown(_Windowed):
     """Top-down partitioning (Parry et al. 2024, arXiv 2405.14589) around a pivot, the middle of the first window.
 
-    All other candidates are compared with the pivot in one round of concurrent windows; those ranked above it are
+    All other candidates are compared with the pivot in one round of concurrent windows. Candidates above the pivot are
     ordered in the same way again. With a perfect ranker, the first window_size // 2 positions are correct.
     """
 
@@ -143,7 +146,7 @@ class TopDown(_Windowed):
             (ranking,) = yield Round((head,), order=(*above, *tail))
             order = reordered(head, ranking)
             above, pivot, below = order[: half - 1], order[half - 1], order[half:]
-            # The pivot is read first, so that a ranker that keeps the order leaves everything below it.
+            # The pivot is first in each window, so that a ranker that keeps the order puts no candidate above it.
             windows = tuple((pivot, *part) for part in _parts(others, self.window_size - 1))
             rankings = yield Round(windows, order=(*order, *others, *tail))
             for window, ranking in zip(windows, rankings, strict=True):
@@ -162,11 +165,11 @@ class TopDown(_Windowed):
         fewest, windows = self._windows_per_pass(n), 0
         while n > self.window_size:
             windows += self._windows_per_pass(n)
-            n -= 1 + self.window_size - self.window_size // 2  # at worst all but the first half beat the pivot
+            n -= 1 + self.window_size - self.window_size // 2  # at worst, all others are above the pivot
         return Cost(fewest, windows + min(n, 1))
 
     def _windows_per_pass(self, n: int) -> int:
-        """The number of windows over n candidates: the first one, and those that compare the others with its pivot."""
+        """Number of windows in a pass over n candidates: the first one, and one for each window_size - 1 others."""
         return 1 - (self.window_size - n) // (self.window_size - 1)
 
     def __str__(self) -> str:
@@ -174,7 +177,7 @@ class TopDown(_Windowed):
 
 
 def strategy_of(kind: StrategyKind, window_size: int, stride: int) -> Strategy:
-    """The strategy of this kind. The last stage of a cascade reads the preranker's best passages in one window."""
+    """The strategy of a kind. The last stage of a cascade reads the preranker's best passages in one window."""
     match kind:
         case StrategyKind.SINGLE | StrategyKind.CASCADE:
             return Single(window_size)
@@ -197,8 +200,9 @@ class RankStage:
     then the request's model orders the top window, which is the strategy Single.
 
     Attributes:
-        weight: weight of the scores that are added to the stage's: those of the first stage or the preranker, see
-            `rerank.engine.scores`. 0: none are added; a kind: the model derives the weight from the list.
+        model: name of the model.
+        weight: weight with which scores of the first stage, or of the preranker, are added to the scores of the stage,
+            see `rerank.engine.scores`; 0 for none; for a kind, the model computes the weight from the list.
         has_scores: whether the model scores passages, so that other scores can be added.
     """
 
@@ -208,7 +212,7 @@ class RankStage:
     has_scores: bool = True
 
     def warning(self, n: int) -> str:
-        """Why the weight has no effect on the order of n candidates; empty if it has one, or is 0."""
+        """The warning that the weight has no effect on the order of n candidates; empty if it has, or is 0."""
         if not self.weight:
             return ""
         left_out, windows = f"{_as_text(self.weight)} is left out", self.strategy.cost(n).max_windows
@@ -222,7 +226,7 @@ class RankStage:
         )
 
 
-#: The stages of a request: one stage; in a cascade after the preranker's stages.
+#: The stages of a request in the order in which they run; the last one has the request's own model.
 Stages: TypeAlias = tuple[RankStage, ...]
 
 
@@ -240,7 +244,7 @@ def _as_text(weight: FirstStageWeight) -> str:
 
 
 def reordered(window: Positions, ranking: WindowRanking) -> list[int]:
-    """Sorts the window's positions, best first."""
+    """The positions of a window by its ranking, best first."""
     return list(map(window.__getitem__, ranking.permutation))
 
 

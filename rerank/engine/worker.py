@@ -23,11 +23,11 @@ S = TypeVar("S")
 T = TypeVar("T")
 #: A function for the thread to call; None ends the thread.
 _Call: TypeAlias = Callable[[], object] | None
-#: Seconds after which a slice of work ends, so that other callers have their turn.
+#: Duration of a slice of a caller's work, after which the work of other callers can run.
 _SLICE_S = 0.005
-#: Work that is expected to be shorter runs on the event loop.
+#: Longest expected time of work that runs on the event loop.
 _SHORT_MS = 1.0
-#: Seconds until a function of a shared thread counts as hanging.
+#: Time after which a function on a shared thread counts as hanging.
 _HANG_S = 600.0
 
 
@@ -36,20 +36,20 @@ def shutting_down() -> ShuttingDown:
 
 
 class Worker:
-    """A daemon thread: unlike an executor's, it does not block shutdown when a model hangs.
+    """A daemon thread. A model that hangs does not block the end of the process, as a thread of an executor would.
 
     Args:
-        name: what the thread does, for its name and for errors.
+        name: name of the thread, for errors, too.
 
     Attributes:
-        problem: the message about a function that hangs; empty while none does.
+        problem: the message about a function that hangs; empty if none does.
     """
 
     def __init__(self, name: str) -> None:
         self.problem = ""
         self._name, self._has_ended = name, False
         self._calls: SimpleQueue[_Call] = SimpleQueue()
-        #: Seconds that the running function was interrupted by functions that preempted it.
+        #: Time in seconds of the functions that preempted the running function.
         self._paused_s = 0.0
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
@@ -57,15 +57,15 @@ class Worker:
         """Calls a function on the thread.
 
         Args:
-            limit_s: seconds after which the function counts as hanging.
+            limit_s: time in seconds after which the function counts as hanging.
 
         Returns:
-            The result of the function, and its duration in seconds, without that of functions that preempted it.
+            The result of the function, and its duration in seconds without the functions that preempted it.
 
         Raises:
             ShuttingDown: the worker has ended.
-            RankerFailure: the function hangs, or an earlier one still does; or a library in Rust panicked.
-            Exception: what the function raises; a RuntimeError in place of a BaseException.
+            RankerFailure: the function hangs, an earlier function hangs, or a library in Rust panicked.
+            Exception: the exception of the function; a RuntimeError in place of a BaseException.
         """
         if self._has_ended:
             raise shutting_down()
@@ -81,14 +81,14 @@ class Worker:
             limit.cancel()
 
     def run_waiting(self) -> None:
-        """Runs the waiting functions now. A running function calls this on the thread, so that they preempt it."""
+        """Runs the waiting functions. A running function calls it on the thread, so that they preempt the function."""
         with suppress(Empty):
             while call := self._calls.get_nowait():
                 call()
-            self._calls.put(None)  # it ends once the running function has
+            self._calls.put(None)  # the None of `end` was taken: the thread ends after the running function
 
     def end(self) -> None:
-        """Ends the thread after the waiting functions; further ones fail with ShuttingDown."""
+        """Ends the thread after the waiting functions. Further calls fail with ShuttingDown."""
         self._has_ended = True
         self._calls.put(None)
 
@@ -125,7 +125,7 @@ class Worker:
             failure = error
         except BaseException as error:
             failure = RuntimeError(repr(error))
-            if is_rust_panic(error):  # such as by a regular expression in tokenizer.json
+            if is_rust_panic(error):  # for example, because of a regular expression in tokenizer.json
                 failure = RankerFailure(
                     f"a library stopped at a text: {error}; use another checkpoint or shorter texts"
                 )
@@ -136,31 +136,34 @@ class Worker:
 
 
 class SharedWorker:
-    """A thread that callers share. Each caller has at most one slice or function in its queue, so that they take turns.
+    """A thread that callers share in turn: each caller has at most one slice or function in the thread's queue.
 
-    There is only one such thread, because every thread that runs Python holds up the event loop (by the interpreter's
-    lock).
+    There is one thread for all callers, because each thread that runs Python holds up the event loop by the
+    interpreter's lock.
 
     Args:
-        name: what the thread does, for its name and for errors.
+        name: name of the thread, for errors, too.
     """
 
     def __init__(self, name: str) -> None:
         self._worker = Worker(name)
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def close(self) -> None:
-        """Further work fails with ShuttingDown."""
+        """Ends the thread. Further work fails with ShuttingDown."""
         self._worker.end()
 
     async def run(self, caller: str, work: SlicedWork[T], expected_ms: float) -> T:
         """Runs work in slices, and returns its result. If the caller is cancelled, no further slice runs.
 
         Args:
-            caller: name of the caller, see `SharedWorker`.
-            expected_ms: about how long the work takes; work below a millisecond runs at once, on the event loop.
+            caller: name of the caller.
+            expected_ms: expected time of the work; at most a millisecond runs at once on the event loop.
 
-        Raises: ShuttingDown; what the work raises.
+        Raises:
+            ShuttingDown: the worker has ended.
+            RankerFailure: see `Worker.call`.
+            Exception: the exception of the work.
         """
         if expected_ms <= _SHORT_MS:
             return _slice(work, float("inf")).result
@@ -169,14 +172,14 @@ class SharedWorker:
         return done.result
 
     async def call(self, caller: str, function: Callable[[], T]) -> T:
-        """Calls a function on the thread. Raises: ShuttingDown; what the function raises."""
-        async with self._turns.setdefault(caller, asyncio.Lock()):
+        """Calls a function on the thread when the caller's former call has ended. Raises: see `run`."""
+        async with self._locks.setdefault(caller, asyncio.Lock()):
             result, _ = await self._worker.call(operator.call, function, _HANG_S)
             return result
 
 
 class _Slice(NamedTuple, Generic[T]):
-    """What a slice of work returns: whether the work has ended, and its result then."""
+    """The outcome of a slice of work: whether the work has ended, and its result if it has."""
 
     is_last: bool
     result: T

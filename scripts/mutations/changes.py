@@ -67,13 +67,13 @@ CHANGES: tuple[Change, ...] = (
     *_of(
         "rerank/engine/scheduler.py",
         ("max_batch_tokens, tokens) // 2)", "max_batch_tokens, tokens))"),
-        ("if not work.future.done():  # its request was cancelled", "if True:"),
+        ("if not work.future.done():  # it is done if its request was cancelled", "if True:"),
         ("self._queue.discard(request)", "pass"),
         ("batch[0].fail(self._failure(batch[0], error))", "batch[0].fail(error)"),
         ("keep = math.exp(-seconds / _AVERAGED_S)", "keep = 1.0"),
         (
-            "_LIMIT_S, _SLOWDOWN = 60.0, 20\n#: The same before the model's rate is known.\n_UNKNOWN_LIMIT_S = 600.0",
-            "_LIMIT_S, _SLOWDOWN = 1e9, 20\n_UNKNOWN_LIMIT_S = 1e9",
+            "_LIMIT_S = 60.0\n#: That time if the expected time of the batch is not known.\n_UNKNOWN_LIMIT_S = 600.0",
+            "_LIMIT_S = 1e9\n_UNKNOWN_LIMIT_S = 1e9",
         ),
         tests="rerank/engine/test_engine_failures.py",
     ),

@@ -71,4 +71,4 @@ async def test_closed_worker_refuses_work_and_forgets_its_callers():
     worker.close()
     with pytest.raises(ShuttingDown):
         await worker.run("a", steps("x", 1, []), LONG)
-    assert not worker._turns
+    assert not worker._locks
