@@ -1,4 +1,4 @@
-"""Memory of a device: whether a model fits, how large batches may be, and out-of-memory errors."""
+"""Memory of a device: checks whether a model fits, limits the size of batches, and translates out-of-memory errors."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from rerank.util.memory import available_bytes
 
 log = logging.getLogger(__name__)
 
-#: Tokens of a window of 20 passages, for which a device must have memory.
+#: Number of tokens in a window of 20 passages, for which a device must have memory.
 _WINDOW_TOKENS = 2048
-#: The share of the free memory that batches may take. CUDA graphs of their passes take about as much again.
+#: Largest share of the free memory for batches. CUDA graphs of the passes take about the same memory once more.
 _BATCH_SHARE = 0.4
-#: The name of torch's allocator on a CPU, whose failure is a plain RuntimeError.
+#: The name of torch's allocator on a CPU in the RuntimeError of a failed allocation.
 _CPU_ALLOCATOR = "DefaultCPUAllocator"
 
 
@@ -53,12 +53,12 @@ def check_fits(folder: Path, device: torch.device, dtype: torch.dtype) -> None:
 
 
 def fitting_tokens(read: Callable[[], object], tokens: int, device: torch.device, most: int) -> int:
-    """Returns the most tokens of a batch, by the memory that a pass takes and the free memory.
+    """Largest number of tokens in a batch that fits into the free memory, by the memory of a measured pass.
 
     Args:
-        read: reads `tokens` tokens with the loaded model.
-        device: on a CPU, the result is `most`.
-        most: the most tokens; larger batches are not faster.
+        read: runs a pass of the loaded model over `tokens` tokens.
+        device: device of the model; on a CPU, the result is `most`.
+        most: upper limit of the result; larger batches are not faster.
     """
     if device.type != "cuda":
         return most
@@ -90,7 +90,7 @@ def translate_out_of_memory() -> Iterator[None]:
 
 
 def keep_in_memory(model: nn.Module) -> None:
-    """Copies weights on a CPU, which the libraries leave memory-mapped, into memory.
+    """Copies weights on a CPU into memory, because libraries leave them memory-mapped.
 
     If a mapped file is truncated, the process ends (SIGBUS); if it is overwritten, the model changes.
     """
@@ -100,7 +100,7 @@ def keep_in_memory(model: nn.Module) -> None:
 
 
 def _parameters(path: Path) -> int:
-    """Returns a lower bound on the number of weights in a file; 0 for a damaged file, which its loader reports."""
+    """A lower bound on the number of weights in a file; 0 for a damaged file, which the loader reports."""
     if path.suffix != ".safetensors":
         return path.stat().st_size // torch.float32.itemsize
     try:
@@ -111,7 +111,7 @@ def _parameters(path: Path) -> int:
 
 
 def _bytes_of_a_window(folder: Path, dtype: torch.dtype) -> int:
-    """Returns the bytes that one layer needs for a window: three states of its MLP, and some eight others."""
+    """Bytes that one layer needs for a window: three states of the MLP's width, and eight of the model's width."""
     settings = read_settings(folder / "config.json")
     settings = settings.get("text_config") or settings
     width = _number(settings.get("hidden_size"))

@@ -34,13 +34,16 @@ from rerank.util.signals import end_at_once, ending_signals
 
 log = logging.getLogger(__name__)
 
-#: After the drain, clients have this long to close their side of the connections; then gRPC closes them.
+#: Time after the drain until gRPC closes connections that clients have not closed.
 _GRACE_S = 1.0
-#: Work whose estimate exceeds the time left by this factor is late: the speed was measured on other requests.
+#: Calls end without an answer if their estimated time is longer than the time left multiplied by this number. It is
+#: above 1, because the estimate is by the speed of other requests.
 _LATE = 1.5
-#: Seconds between two estimates in a drain, and until a call that was ended has left the queue.
-_ESTIMATED_EACH_S, _LEAVING_S = 1.0, 0.02
-#: After this time, a thread that computes in Python lets the event loop run; Python's default is 5 ms.
+#: Time between two estimates in a drain.
+_ESTIMATED_EACH_S = 1.0
+#: Time until a call that was ended has left the queue.
+_LEAVING_S = 0.02
+#: Time after which a thread that computes in Python lets the event loop run; Python's default is 5 ms.
 _SWITCH_S = 0.001
 
 
@@ -48,9 +51,9 @@ class RunningServer:
     """A started server.
 
     Args:
-        address: HOST:PORT with the port that was bound, also if the configuration says port 0.
-        http_address: the same of the HTTP port; empty if the configuration asks for none.
-        metrics_address: the same of /metrics; empty if the configuration asks for none.
+        address: HOST:PORT of the gRPC port, with the bound port even if the configuration has port 0.
+        http_address: HOST:PORT of the HTTP port; empty if there is none.
+        metrics_address: HOST:PORT of /metrics; empty if there is none.
         server: the gRPC server.
         calls: the calls in flight.
         health: answers the health checks.
@@ -77,9 +80,9 @@ class RunningServer:
     async def drain(self, drain_s: float) -> None:
         """Shuts down: health becomes NOT_SERVING, new calls get UNAVAILABLE, calls in flight have `drain_s` seconds.
 
-        If their work probably takes longer, the latest of them get UNAVAILABLE at once. After the time, the connections
-        end, so that calls that arrive too late or take too long get UNAVAILABLE as well, over HTTP 503. A second call
-        of this method waits for the first one to finish.
+        If the calls in flight probably take longer, the latest of them get UNAVAILABLE at once. After `drain_s`, the
+        connections end, so that calls that are late or take too long get UNAVAILABLE, too; over HTTP, 503. A second
+        call of this method waits until the first has finished.
         """
         if self._draining is None:
             self._draining = asyncio.create_task(self._drain(drain_s))
@@ -100,7 +103,7 @@ class RunningServer:
         await self._server.stop(_GRACE_S)
 
     async def _end_late_calls(self, limit: asyncio.Timeout) -> None:
-        """Ends calls until the work of the others takes little more than the time that is left."""
+        """Ends the latest calls until the estimated time of the others is little more than the time left."""
         end_s = limit.when() or 0.0
         while self._engine.remaining_s > _LATE * (end_s - asyncio.get_running_loop().time()):
             if not self.calls.end_latest():
@@ -166,9 +169,9 @@ def _flush_log() -> None:
 async def serve(config: ServiceConfig, announce: Callable[[str], None]) -> None:
     """Serves until SIGTERM, SIGINT or SIGHUP, then drains; a second signal stops at once.
 
-    SIGHUP, which a terminal sends when it is closed, has no effect under `nohup`. A signal before the service answers
-    ends its start: while models are loaded it ends the process at once, also where a library holds the interpreter;
-    then the start may be waiting for an inference server.
+    SIGHUP, which a terminal sends when it is closed, has no effect under `nohup`. While models are loaded, a signal
+    ends the process at once, even while a library holds the interpreter. After that and before the service answers, for
+    example while it waits for an inference server, a signal ends the start.
 
     Args:
         config: the settings of the service.

@@ -1,4 +1,4 @@
-"""Removes from texts of callers everything that a model could read as markup of its prompt."""
+"""Removes from callers' texts everything that a model could read as markup of its prompt."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from transformers import PreTrainedTokenizerBase
 from rerank.prompting.style import Guard
 from rerank.util.combining import nfc, stream_safe
 
-#: A text in brackets, also in brackets that become "[" and "]" by Unicode's compatibility normalisation.
+#: A text in brackets, or in characters that Unicode's compatibility normalisation turns into "[" and "]".
 _BRACKETED = re.compile(r"[\[\uFE47\uFF3B]([^\[\]\uFE47\uFE48\uFF3B\uFF3D]*)[\]\uFE48\uFF3D]")
 #: A passage's identifier without its brackets: a letter or up to five digits.
 _IDENTIFIER = re.compile(r"\s*([A-Za-z]|\d{1,5})\s*")
 #: Categories of the characters that tokenizers drop: accents, control and invisible format characters.
 _DROPPED = {"Mn", "Cc", "Cf"}
-#: Chat markup of public models, whether or not it is this tokenizer's. <p>, [MUSIC] and the like are text.
+#: Chat markup of public models, for any tokenizer. It has no pattern for texts such as <p> and [MUSIC].
 _CHAT_MARKUP = (
     r"<\|[A-Za-z_]{1,40}\|>|</?(?:s|think)>|<(?:bos|eos|pad|unk|start_of_turn|end_of_turn)>|<</?SYS>>"
     r"|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|CLS|SEP|PAD|UNK|MASK)\]"
 )
-#: Words as a domain's vocabulary adds them: something with a letter, and without the characters of markup.
+#: An added token that is a word of a domain's vocabulary: it has a letter, and no character of markup.
 _WORD = re.compile(r"(?=.*[^\W\d_])[^<>\[\]{}|#:\n]+")
 #: A label at the start of a template's line, such as "Search Query:".
 _LABEL = re.compile(r"^\s*([A-Z][A-Za-z ]{1,40}):", re.MULTILINE)
@@ -38,9 +38,9 @@ class Sanitizer:
     Sanitizing a sanitized text changes nothing.
 
     Args:
-        tokenizer: its special tokens are removed, see `markup_divider`.
-        template_texts: the parts of the template, whose labels are removed.
-        guards: which of this is done.
+        tokenizer: the tokenizer whose special tokens are divided, see `markup_divider`.
+        template_texts: the parts of the template, whose labels lose their colons.
+        guards: the changes to make.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Sanitizer:
 
 
 def _without_identifier(match: re.Match[str]) -> str:
-    """Returns the bracketed text, in parentheses if it is an identifier once a tokenizer has normalised it."""
+    """The bracketed text, with parentheses instead of brackets if a tokenizer could normalise it to an identifier."""
     text = match[1]
     if text.isascii() and len(text) > 5:  # " 123 "
         return match[0]
@@ -83,14 +83,14 @@ def _without_identifier(match: re.Match[str]) -> str:
 
 
 def markup_divider(tokenizer: PreTrainedTokenizerBase | None, *patterns: str) -> Callable[[str], str]:
-    """Returns a function that puts a space after the first character of each special token of a text.
+    """A function that puts a space after the first character of each special token of a text.
 
-    The tokenizer then reads the token as text. Tokens that were added without being special are divided, too, such as
-    <think> of Qwen3, unless they are words or white space: a vocabulary of a domain is to be read.
+    The tokenizer then reads the token as text. Added tokens that are not special, such as <think> of Qwen3, are
+    divided, too, unless they are words of a domain's vocabulary or white space.
 
     Args:
-        tokenizer: None: no tokens are divided.
-        patterns: regular expressions of further markup that is divided alike.
+        tokenizer: the tokenizer with the tokens; None to divide only matches of the patterns.
+        patterns: regular expressions of further markup that is divided in the same way.
     """
     tokens = set[str]()
     if tokenizer is not None:

@@ -48,19 +48,22 @@ from rerank.types import Passage, PreparedTexts, Query, ScoreKind, Window, Windo
 from rerank.util.combining import nfc
 from rerank.util.files import sha256_of_files
 
+#: Largest number of passages in a window.
 _MOST_PASSAGES = 1000
-#: The least tokens that a query must leave for the passage.
+#: Least number of tokens that must be left for the query, and for the passage.
 _LEAST_PASSAGE_TOKENS = 16
-#: Tokens of a batch of pairs; other requests take their turns between batches.
+#: Number of tokens in a batch of pairs on a CPU; other requests run between batches.
 _CPU_BATCH_TOKENS = 512
-#: Tokens of the pairs that measure the memory of a batch on a GPU, and the most tokens of one pair.
-_MEASURED_TOKENS, _MEASURED_PAIR_TOKENS = 2048, 512
+#: Number of tokens in the batch by which the memory of a GPU is measured.
+_MEASURED_TOKENS = 2048
+#: Largest number of tokens of a pair in that batch.
+_MEASURED_PAIR_TOKENS = 512
 
 #: Options of the library's rendering: lists without padding.
 _UNPADDED: Mapping[str, Any] = {"text": {"padding": False}, "common": {"return_tensors": None}}
 #: Keys of the library's rendering that are common to a batch; the values of all others have one entry for each pair.
 _SHARED_INPUTS = ("modality", "logits_to_keep", "prompt_length")
-#: Weights that a checkpoint may have, and scores are computed without.
+#: Names of weights that scores do not depend on, and that a checkpoint may lack or have.
 _NOT_READ = r"((\w+\.)?pooler\.|(.*\.)?position_ids$)"
 
 
@@ -75,11 +78,11 @@ class PairScorer:
 
     Attributes:
         tokenizer: the model's tokenizer.
-        max_tokens: the longest pair, in tokens.
-        fewest_cut_tokens: the shortest pair whose passage may have been cut, in tokens.
-        cuts_query: the model has a limit for the query, to which rendering cuts it.
-        reads_instruction: the chat template has a field for an instruction.
-        gives_probabilities: its activation is a sigmoid, or it has two labels.
+        max_tokens: largest number of tokens in a pair.
+        fewest_cut_tokens: smallest number of tokens in a pair whose passage was cut.
+        cuts_query: whether rendering cuts the query to a limit of the model.
+        reads_instruction: whether the chat template has a field for an instruction.
+        gives_probabilities: whether the activation is a sigmoid, or the model has two labels.
         revision: SHA-256 of the weights.
         precision: number format in which the model computes.
 
@@ -135,14 +138,14 @@ class PairScorer:
         return str(self.tokenizer.chat_template or "") if self._is_chat else ""
 
     def render(self, query: str, passages: Sequence[str], instruction: str = "", cut: bool = True) -> list[Pair]:
-        """One pair per passage, as the library renders it, without padding; `cut`: to `max_tokens`."""
+        """A pair for each passage, rendered by the library, without padding; with `cut`, `max_tokens` long at most."""
         if not passages:
             return []
         inputs: list[Any] = [(query, passage) for passage in passages]
         if self._is_chat:  # as messages, because the library takes a text that is the address of an image for one
             inputs = [[self._message("query", query), self._message("document", passage)] for passage in passages]
         options = _UNPADDED if cut else {**_UNPADDED, "text": {"padding": False, "truncation": False, "verbose": False}}
-        with self._lock:  # of the tokenizer, which several threads cannot share
+        with self._lock:  # a tokenizer is not thread-safe
             rendered = self._model.preprocess(
                 inputs, prompt=instruction or self._default_prompt, processing_kwargs=dict(options)
             )
@@ -151,25 +154,25 @@ class PairScorer:
         return [dict(zip(names, values, strict=True)) for values in columns]
 
     def room(self, query: str, instruction: str) -> tuple[int, int]:
-        """Returns the tokens that a pair leaves for query and passage together, and the most tokens of a query."""
+        """Largest number of tokens of query and passage together, and of the query, beside the rest of the pair."""
         (empty,) = self.render(query, [""], instruction, cut=False)
         room = self.max_tokens - (len(empty["input_ids"]) - self.count(query))
         return room, room // 2
 
     def count(self, text: str) -> int:
-        """Returns the number of tokens of a text."""
+        """The number of tokens in a text."""
         with self._lock:
             return len(self.tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)["input_ids"])
 
     def token_ends(self, text: str) -> list[int]:
-        """Returns the end of each token of a text, in characters."""
+        """The end of each token of a text, in characters."""
         with self._lock:
             options = {"add_special_tokens": False, "truncation": False, "return_offsets_mapping": True}
             return [end for _, end in self.tokenizer(text, verbose=False, **options)["offset_mapping"]]
 
     @torch.inference_mode()
     def scores(self, pairs: Sequence[Pair]) -> list[float]:
-        """Returns the scores of pairs that are padded to the longest of them, in one forward pass.
+        """The scores of pairs, which are padded to the longest of them and read in one forward pass.
 
         The activation is computed in float64, where probabilities near 1 still differ.
         """
@@ -308,7 +311,7 @@ class CrossEncoderRanker(Ranker):
         )
 
     def _fitting_tokens(self) -> int:
-        """Returns the most tokens of a batch for which the GPU has memory."""
+        """Largest number of tokens in a batch for which the GPU has memory."""
         (pair,) = self._scorer.render("a", ["b " * min(self._scorer.max_tokens, _MEASURED_PAIR_TOKENS)])
         pairs = [pair] * max(1, _MEASURED_TOKENS // len(pair["input_ids"]))
         tokens = sum(len(pair["input_ids"]) for pair in pairs)

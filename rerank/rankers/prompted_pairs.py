@@ -1,7 +1,7 @@
 """Scores pairs by a model whose files do not state its prompt: the prompt and the answer come from a profile.
 
-It reads causal LMs by the logits of their answers, classifiers by their one label, and encoder-decoders by the logits
-of their first word (monoT5, Nogueira et al., arXiv 2003.06713).
+A causal LM scores by the logits of its answers, a classifier by its one label, and an encoder-decoder by the logits of
+the first token that it writes (monoT5, Nogueira et al., arXiv 2003.06713).
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ Pair: TypeAlias = Mapping[str, Sequence[int]]
 #: B sequences of token ids → (B, 1 or 2) logits.
 _Read: TypeAlias = Callable[[Sequence[torch.Tensor]], torch.Tensor]
 
-_PLACE = re.compile(r"\{(\w+)\}")
+#: A field of a prompt, such as {query} or {bos}.
+_FIELD = re.compile(r"\{(\w+)\}")
+#: A field whose text differs between requests.
 _TEXTS = re.compile(r"\{(query|passage|instruction)\}")
 _ACTIVATIONS: Mapping[str, nn.Module] = {
     "identity": nn.Identity(),
@@ -48,7 +50,12 @@ _ACTIVATIONS: Mapping[str, nn.Module] = {
 
 
 class _Shared(NamedTuple):
-    """What all prompts of a query share: its texts, and the token ids of each piece but the one with the passage."""
+    """The parts that all prompts of a query have in common.
+
+    Attributes:
+        texts: field → text of the query or the instruction.
+        pieces: token ids of each piece of the prompt; empty for the piece with the passage.
+    """
 
     texts: Mapping[str, str]
     pieces: Sequence[Sequence[int]]
@@ -60,7 +67,7 @@ class PairRenderer:
     Args:
         tokenizer: the model's tokenizer.
         prompt: the profile's prompt, with its publisher's words.
-        context_tokens: the most tokens that the model reads.
+        context_tokens: largest number of tokens that the model reads.
 
     Attributes: see `rerank.rankers.cross_encoder.PairScorer`.
     """
@@ -72,7 +79,7 @@ class PairRenderer:
         special = {"bos": tokenizer.bos_token, "eos": tokenizer.eos_token}
         self._special = {name: str(token) for name, token in special.items() if token}
         self._fixed = [None if _TEXTS.search(piece) else self._ids(piece) for piece in prompt.pieces]
-        self._place = next(number for number, piece in enumerate(prompt.pieces) if "{passage}" in piece)
+        self._passage_piece = next(number for number, piece in enumerate(prompt.pieces) if "{passage}" in piece)
         uncounted = sum(len(self._fixed[number] or ()) for number in prompt.uncounted)
         self.max_tokens = min(context_tokens, (prompt.max_tokens or context_tokens) + uncounted)
         self.fewest_cut_tokens = min(self.max_tokens, prompt.passage_tokens or self.max_tokens)
@@ -83,12 +90,12 @@ class PairRenderer:
         self.chat_template = "".join((*prompt.pieces, *instructions))
 
     def render(self, query: str, passages: Sequence[str], instruction: str = "", cut: bool = True) -> list[Pair]:
-        """One prompt per passage; `cut`: the passage is cut so that the prompt has at most `max_tokens`."""
+        """A prompt for each passage. With `cut`, the passage is cut so that the prompt has at most `max_tokens`."""
         shared = self._shared(query, instruction)
         return [{"input_ids": self._rendered(shared, passage, cut)} for passage in passages]
 
     def room(self, query: str, instruction: str) -> tuple[int, int]:
-        """Returns the tokens that a pair leaves for query and passage together, and the most tokens of a query."""
+        """Largest number of tokens of query and passage together, and of the query, beside the rest of the prompt."""
         empty = self._shared("", instruction)
         room = self.max_tokens - len(self._rendered(empty, "", cut=False))
         if not self.cuts_query:
@@ -97,15 +104,15 @@ class PairRenderer:
         return room, self._query_tokens - len(empty.pieces[index])
 
     def count(self, text: str) -> int:
-        """Returns the number of tokens of a text."""
+        """The number of tokens in a text."""
         return len(self._tokens.ids(text))
 
     def token_ends(self, text: str) -> list[int]:
-        """Returns the end of each token of a text, in characters."""
+        """The end of each token of a text, in characters."""
         return list(self._tokens.ends(text))
 
     def _shared(self, query: str, instruction: str) -> _Shared:
-        """Tokenizes what all prompts of a query share, and cuts the piece with the query to its limit."""
+        """Tokenizes the parts that all prompts of a query have in common, and cuts the piece with the query."""
         form = self._prompt.with_instruction if instruction else self._prompt.without_instruction
         texts = {
             "query": query.strip() if self._prompt.strips_texts else query,
@@ -113,23 +120,23 @@ class PairRenderer:
         }
         pieces = list[Sequence[int]]()
         for number, (piece, fixed) in enumerate(zip(self._prompt.pieces, self._fixed, strict=True)):
-            ids = [] if number == self._place else self._ids(piece, texts) if fixed is None else fixed
+            ids = [] if number == self._passage_piece else self._ids(piece, texts) if fixed is None else fixed
             pieces.append(ids[: self._query_tokens] if self.cuts_query and "{query}" in piece else ids)
         return _Shared(texts, pieces)
 
     def _rendered(self, shared: _Shared, passage: str, cut: bool) -> list[int]:
         text = passage.strip() if self._prompt.strips_texts else passage
-        ids = self._ids(self._prompt.pieces[self._place], {**shared.texts, "passage": text})
+        ids = self._ids(self._prompt.pieces[self._passage_piece], {**shared.texts, "passage": text})
         if cut:
             room = max(0, self.max_tokens - sum(map(len, shared.pieces)))
             ids = ids[: min(room, self._prompt.passage_tokens or room)]
         pieces = [*shared.pieces]
-        pieces[self._place] = ids
+        pieces[self._passage_piece] = ids
         return [token for piece in pieces for token in piece]
 
     def _ids(self, piece: str, texts: Mapping[str, str] | None = None) -> list[int]:
         values = {**self._special, **(texts or {})}
-        return self._tokens.ids(_PLACE.sub(lambda match: values.get(match[1], ""), piece))
+        return self._tokens.ids(_FIELD.sub(lambda match: values.get(match[1], ""), piece))
 
 
 class PromptedScorer(PairRenderer):
@@ -144,7 +151,7 @@ class PromptedScorer(PairRenderer):
     Attributes: see `rerank.rankers.cross_encoder.PairScorer`.
 
     Raises:
-        CheckpointError: the folder holds no such model; or the model lacks a token of an answer, or has several labels.
+        CheckpointError: the folder holds no such model, the model has several labels, or its tokenizer lacks an answer.
     """
 
     def __init__(self, folder: Path, prompt: PairPrompt, device: str = "auto", precision: Precision = "auto") -> None:
@@ -156,7 +163,7 @@ class PromptedScorer(PairRenderer):
 
     @torch.inference_mode()
     def scores(self, pairs: Sequence[Pair]) -> list[float]:
-        """Returns the scores of prompts. The activation is computed in float64, where probabilities near 1 differ."""
+        """The scores of prompts. The activation is computed in float64, where probabilities near 1 still differ."""
         logits = self._read([torch.tensor(pair["input_ids"], device=self.device) for pair in pairs]).double()
         outputs = logits[:, 0] - logits[:, 1] if logits.shape[1] == 2 else logits[:, 0]
         activated = _ACTIVATIONS[self._prompt.activation](outputs / self._prompt.divisor)
@@ -204,7 +211,7 @@ def _answer_ids(folder: Path, tokenizer: PreTrainedTokenizerBase, answers: Seque
 
 
 class PaddedReader:
-    """Reads padded sequences; returns the logits, for an encoder-decoder those of its first output token."""
+    """Reads padded sequences by a model; an encoder-decoder returns the logits of its first output token."""
 
     def __init__(self, model: PreTrainedModel, autocast: bool) -> None:
         self._model, self._autocast = model, autocast

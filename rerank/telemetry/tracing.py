@@ -72,11 +72,12 @@ class Tracing:
         )
 
     def on_results(self, phase: ModelPhase, submitted_s: float, results: Sequence[TimedResult[Any]]) -> None:
-        """Adds a span to the call for each window or passage of a phase: from the start to the end of its batch.
+        """Adds a span to the call for each result, from the start to the end of its batch.
 
         Args:
             phase: the model, and whether it prepared passages or ranked windows.
-            submitted_s: when the phase was put into the queue, a time of `time.perf_counter`.
+            submitted_s: time of `time.perf_counter` at which the work was queued.
+            results: results of ranked windows, or of a prepared slice of passages.
         """
         if not trace.get_current_span().is_recording():  # a call that is not sampled
             return

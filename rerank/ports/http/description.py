@@ -24,10 +24,12 @@ from rerank.reranking.registry import ModelDescription
 from rerank.reranking.reranker import AsyncReranker
 from rerank.service.limits import CallsInFlight
 
+#: Returns the answer of a route.
 Describe: TypeAlias = Callable[[], Response]
-#: Answers a GET request with a description, if the caller's key and the calls in flight allow it.
+#: Answers a GET request by a function, if the caller's key and the limits on calls in flight allow it.
 Limited: TypeAlias = Callable[[Describe, Request], Awaitable[Response]]
 
+#: HTTP status of an error → its description in the OpenAPI document.
 _STATUSES = {
     400: "The request is wrong, or needs a part that the service runs without; the message says what and why.",
     401: "The service needs an API key.",
@@ -120,11 +122,11 @@ def _get(summary: str) -> dict[str, Any]:
 
 
 def limited_by(calls: CallsInFlight, refuse: Callable[[RerankError], Response]) -> Limited:
-    """Returns a function that answers GET requests within the limits of their key and of all calls.
+    """A function that answers GET requests within the limits of the caller's key and of all calls.
 
     Args:
         calls: the calls in flight, and the keys.
-        refuse: makes the answer to a request that exceeds a limit or has no valid key.
+        refuse: error → the answer to a request that exceeds a limit or has no valid key.
     """
 
     async def limited(describe: Describe, request: Request) -> Response:
@@ -141,10 +143,10 @@ def limited_by(calls: CallsInFlight, refuse: Callable[[RerankError], Response]) 
 
 
 def description_routes(reranker: AsyncReranker, calls: CallsInFlight, by_path: APIs, limited: Limited) -> list[Route]:
-    """The routes. If the service has keys, callers without a key get only its health."""
+    """The routes that describe the service. If it has keys, callers without a key can only ask for its health."""
     describe: dict[str, Describe] = {
         "/info": lambda: JSONResponse(_info(reranker, calls)),
-        "/meta": lambda: JSONResponse(_info(reranker, calls)),  # Weaviate shows what it gets there
+        "/meta": lambda: JSONResponse(_info(reranker, calls)),  # asked for by Weaviate, which shows the answer
         "/v1/models": lambda: JSONResponse({"object": "list", "data": [_model(model) for model in reranker.models()]}),
         "/openapi.json": cache(lambda: JSONResponse(openapi(by_path))),  # it takes some 20 ms
     }
@@ -156,7 +158,7 @@ def description_routes(reranker: AsyncReranker, calls: CallsInFlight, by_path: A
         return JSONResponse({"status": "SERVING"})
 
     return [
-        *(Route(path, health) for path in ("/health", "/.well-known/ready")),  # the latter is what Weaviate asks
+        *(Route(path, health) for path in ("/health", "/.well-known/ready")),  # the second is for Weaviate
         *(Route(path, partial(limited, handler)) for path, handler in describe.items()),
     ]
 

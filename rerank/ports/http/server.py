@@ -26,9 +26,9 @@ from rerank.reranking.reranker import AsyncReranker
 from rerank.service.call import OnEnd
 from rerank.service.limits import CallsInFlight
 
-#: Connections that asyncio accepts before it does something else; each takes some .1 ms.
+#: Number of connections that asyncio accepts in one turn of the event loop; each takes some .1 ms.
 _ACCEPTED_AT_A_TIME = 32
-#: After the drain, clients have this long to close their connections; then they are closed.
+#: Time in seconds, after the drain, until connections are closed that clients have not closed.
 _GRACE_S = 1
 
 
@@ -44,7 +44,7 @@ class _Server(uvicorn.Server):
         self.accepting.set()
 
     def end_connections(self) -> None:
-        """Ends the open connections at once, also those whose clients have not read their answers."""
+        """Ends all open connections at once, even if clients have not read their answers."""
         for connection in list(self.server_state.connections):
             connection.transport.abort()
 
@@ -59,10 +59,10 @@ def running_http(
     """Serves an open reranker at the address `http.listen` of its configuration; see `serving`.
 
     Args:
-        reranker: answers the requests.
+        reranker: the reranker, with its configuration.
         calls: the calls in flight, with their limits and keys; shared with gRPC.
-        on_end: observes each call that has ended.
-        wrap_app: wraps the application, for example to trace its requests.
+        on_end: called with each call that has ended.
+        wrap_app: application → the application that is served, which may trace requests.
     """
     config = reranker.config
     assert config.http is not None, "this is a bug: without settings of the HTTP port there is none to open"
@@ -81,13 +81,13 @@ async def serving(
 ) -> AsyncIterator[str]:
     """Serves an application; yields its address as HOST:PORT.
 
-    When the block ends, it accepts no more connections, and closes those without a call in flight.
+    When the block ends, the server accepts no more connections, and closes connections without a call in flight.
 
     Args:
-        app: answers the requests.
-        listen: HOST:PORT; port 0 chooses a free one.
+        app: the application that answers requests.
+        listen: HOST:PORT; port 0 for any free port.
         option: the command-line option that sets `listen`, for errors.
-        config: has the limits of connections.
+        config: settings of the service, whose limits of connections apply.
         tls: the certificate; None for plain text.
         bad_request: see `BoundedProtocol`.
 
@@ -104,7 +104,7 @@ async def serving(
         lifespan="off",
         log_config=None,
         access_log=False,
-        log_level="error",  # its warnings are about what clients sent, as often as they like
+        log_level="error",  # clients can cause any number of warnings
         server_header=False,
         proxy_headers=False,
         backlog=_ACCEPTED_AT_A_TIME,

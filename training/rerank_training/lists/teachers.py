@@ -46,7 +46,7 @@ def by_reranker(
 
     Args:
         model: name of one of the reranker's models; empty: its first.
-        reads_scores: returns the ranker's scores instead; a probability becomes its log-odds.
+        reads_scores: whether the relevance is the ranker's scores instead, with probabilities as log odds.
 
     Raises:
         ConfigError: `reads_scores`, and the model gives an order without scores.
