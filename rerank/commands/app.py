@@ -20,7 +20,7 @@ R = TypeVar("R")
 UNDERSCORES_TOO = {"token_normalize_func": lambda name: name.replace("_", "-")}
 #: Longer than any sentence, so that the list of commands shows whole sentences.
 _MAX_HELP_CHARS = 1000
-#: The most columns of an example, which help indents by four.
+#: Largest number of columns of an example, which help indents by four.
 _EXAMPLE_WIDTH = 76
 
 

@@ -21,9 +21,11 @@ from rich.progress import (
 
 T = TypeVar("T")
 
-#: A line is printed after each `_LINE_SHARE` of the work, and after a step that ends `_LINE_S` after the last line.
-_LINE_SHARE, _LINE_S = 0.05, 30.0
-#: Seconds between two lines, at least.
+#: Share of the work after which a line is printed.
+_LINE_SHARE = 0.05
+#: Time since the last line after which the next report is printed, too.
+_LINE_S = 30.0
+#: Least time between two lines.
 _SHORTEST_S = 2.0
 
 

@@ -18,7 +18,7 @@ from rerank.profiles import Profile, load_profile, of_checkpoint
 from rerank.prompting.style import TEXT_KEYS, PromptStyle
 from rerank.types import FirstStageKind, FirstStageWeight, Precision, StrategyKind
 
-#: The most words of a passage in E2Rank's prompt by default, as in the paper.
+#: Largest number of words of a passage in E2Rank's prompt by default, as in the paper.
 E2RANK_WORDS = 1024
 #: E2Rank's default instruction.
 E2RANK_INSTRUCTION = "Order these documents by how well they answer the search query:"

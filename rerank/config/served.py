@@ -25,7 +25,7 @@ class ServerSettings(Settings):
         url: where the server listens, such as http://gpu1:8000, without the path of a method.
         model: the name of the model at the server.
         api_key_env: the environment variable with the key that is sent as `Authorization: Bearer`. Default: none.
-        max_in_flight: the most calls that wait for their answer at the same time. Default: 64.
+        max_in_flight: largest number of calls that wait for their answer at the same time. Default: 64.
     """
 
     _kinds: ClassVar[Collection[str]]

@@ -49,7 +49,7 @@ class ServerApi(ABC):
         model: the name of the model at the server.
 
     Attributes:
-        most_token_ids: the most tokens whose log-probabilities one request may ask for.
+        most_token_ids: largest number of tokens whose log-probabilities one request may ask for.
         lacks: what a server lacks that does not answer a request for log-probabilities with all of them.
         has_min_tokens: the server can keep a model from ending too early.
     """

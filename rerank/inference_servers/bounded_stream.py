@@ -11,7 +11,7 @@ from typing import Any, cast
 import httpcore2
 import httpx2
 
-#: The most bytes before the body of an answer: interim answers, status and headers.
+#: Largest number of bytes before the body of an answer: interim answers, status and headers.
 _HEAD_BYTES = 64 * 1024
 #: They are read in pieces of this size.
 _PIECE_BYTES = 4096

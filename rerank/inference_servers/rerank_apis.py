@@ -24,7 +24,7 @@ class RerankApi:
         always: further fields of each request.
         results: name of the list in the answer; empty: the answer is the list.
         score: name of the score in each of its elements, which have the passage's position as `index`.
-        max_passages: the most passages of a request for pointwise scores.
+        max_passages: largest number of passages of a request for pointwise scores.
         gives_probabilities: whether a pointwise score is a probability; otherwise a logit.
     """
 

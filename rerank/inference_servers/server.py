@@ -28,12 +28,16 @@ from rerank.util.proxies import is_loopback, proxy_note
 _TRY_AGAIN = {429, 500, 502, 503, 504}
 #: Characters of a server's answer that an error quotes.
 _QUOTED = 200
-#: An answer may have this many bytes, and this many more for each byte of the request: some servers send the request's
-#: texts back, and JSON may escape each character.
-_ANSWER_BYTES, _ANSWER_PER_REQUEST_BYTE = 1 << 20, 8
-#: An answer may have this many chunks of any size; with more, all chunks must have this many bytes on average.
-_FREE_CHUNKS, _CHUNK_BYTES = 10_000, 256
-#: The most values of a JSON answer: an answer for 1,000 passages has some 10,000.
+#: Number of bytes that any answer may have.
+_ANSWER_BYTES = 1 << 20
+#: Bytes that an answer may have in addition for each byte of the request, because some servers send the texts of the
+#: request back, and JSON may escape each character.
+_ANSWER_PER_REQUEST_BYTE = 8
+#: Number of chunks that any answer may have.
+_FREE_CHUNKS = 10_000
+#: Number of bytes for which an answer may have one chunk more.
+_CHUNK_BYTES = 256
+#: Largest number of values of a JSON answer: an answer for 1,000 passages has some 10,000.
 _ANSWER_VALUES = 200_000
 #: Environment variables that name a proxy for HTTP.
 _PROXIES = ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
@@ -48,7 +52,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: The most attempts of a call.
+#: Largest number of attempts of a call.
 _ATTEMPTS = 3
 #: The wait before the second attempt, in seconds, without its jitter; it doubles with each further attempt.
 _BACKOFF_S = 0.1

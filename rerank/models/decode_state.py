@@ -23,7 +23,7 @@ class DecodeState:
     Args:
         model: a transformer, or a function that calls it.
         sequences: (T,) token ids or (T, D) input vectors each; they are prefilled at once.
-        steps: the most decode steps.
+        steps: largest number of decode steps.
 
     Attributes:
         outputs: (B, outputs) the model's output at the last position of each sequence.

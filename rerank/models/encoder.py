@@ -48,7 +48,7 @@ from rerank.util.combining import nfc
 _PROBE = "word"
 #: Tokens of the batch by which the memory of batches on a GPU is measured.
 _MEASURED_TOKENS = 2048
-#: The most tokens of a text in that batch.
+#: Largest number of tokens of a text in that batch.
 _MEASURED_TEXT_TOKENS = 512
 
 
@@ -61,7 +61,7 @@ class _TextKind:
         prefix: the prompt if it is put directly before the text, so that tokens may span both; empty with a chat
             template.
         prefix_tokens: the length of `prefix`.
-        max_text_tokens: the most tokens of a text, without the prompt, special tokens and chat markup.
+        max_text_tokens: largest number of tokens of a text, without the prompt, special tokens and chat markup.
     """
 
     prompt: str

@@ -50,7 +50,7 @@ class LastTokenReader:
 
     Attributes:
         supports_batching: sequences share a forward pass.
-        gpu_batch_tokens: the most tokens of a pass on a GPU; 0 on a CPU.
+        gpu_batch_tokens: largest number of tokens of a pass on a GPU; 0 on a CPU.
         between_layers: called on a CPU before each layer of a model that has `layers`; it may read other sequences.
     """
 

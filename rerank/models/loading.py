@@ -68,7 +68,7 @@ def pick_device(name: str = "auto") -> torch.device:
 
 
 def readable_positions(model: nn.Module, stated: int) -> int:
-    """Returns the most tokens that a model can read, given the number that its files state.
+    """Largest number of tokens that a model can read, given the number that its files state.
 
     Raises:
         CheckpointError: `stated` is not a number, or not positive.
@@ -179,7 +179,7 @@ def load_weights(
 
 
 def context_tokens_of(model: Any, tokenizer: PreTrainedTokenizerBase, checkpoint: Path) -> int:
-    """Returns the most tokens of prompt and answer together.
+    """Largest number of tokens of prompt and answer together.
 
     Raises:
         CheckpointError: the number is not positive.

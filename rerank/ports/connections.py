@@ -23,8 +23,10 @@ log = logging.getLogger(__name__)
 
 #: Files that are not connections of a port: libraries, models, the index, inference servers, metrics.
 _OTHER_FILES = 256
-#: Connections of a port.
-_MAX_CONNECTIONS, _MIN_CONNECTIONS = 8000, 16
+#: Largest number of connections of a port, if enough files may be open.
+_MAX_CONNECTIONS = 8000
+#: Number of connections that a port has at least.
+_MIN_CONNECTIONS = 16
 #: Seconds that a new connection has for TLS and for the first frames of HTTP/2.
 HANDSHAKE_S = 10.0
 _OWN_FILES = "/dev/fd"
@@ -75,7 +77,7 @@ def bounded_connections(port: int, most: int, peers: Callable[[], Collection[str
 
     Args:
         port: the port of the server.
-        most: the most connections at the same time.
+        most: largest number of connections at the same time.
         peers: the clients that have a call in flight, as gRPC names them; called on the thread.
     """
     stop = threading.Event()

@@ -52,7 +52,7 @@ class PairPrompt(_Facts):
         with_instruction: text for {instruction} in a request with an instruction.
         without_instruction: text for {instruction} in other requests.
         strips_texts: query and passage lose the white space around them.
-        max_tokens: the most tokens of the prompt; a longer passage is cut at its end. Default: the model's.
+        max_tokens: largest number of tokens of the prompt; a longer passage is cut at its end. Default: the model's.
         uncounted: indices of pieces whose tokens do not count for `max_tokens`; an index that occurs n times is
             subtracted n times.
         query_tokens: the most tokens of the piece with the query, which is cut at its end. Default: no separate limit.
@@ -92,8 +92,8 @@ class Blocks(_Facts):
     """The limits of a model that reads a long list in blocks, one prompt each, see `rerank.rankers.jina_listwise`.
 
     Attributes:
-        query_tokens, passage_tokens: the most tokens of a query and of a passage; both are cut at their ends.
-        passages: the most passages of a block.
+        query_tokens, passage_tokens: largest number of tokens of a query and of a passage; both are cut at their ends.
+        passages: largest number of passages of a block.
     """
 
     query_tokens: int

@@ -241,7 +241,7 @@ class ListwiseRenderer:
         return len(self.prompt_tokenizer.ids(order)) + self._adds_bos - 1
 
     def _passage_limit(self, tokens: Sequence[TextTokens], prompt_tokens: int, empty_tokens: int) -> int:
-        """Returns the most tokens of a passage: at most `passage_tokens`, and so that all of them fit."""
+        """Largest number of tokens of a passage: at most `passage_tokens`, and so that all of them fit."""
         room = prompt_tokens - empty_tokens
         lengths = [min(len(of_text.ids), self.passage_tokens) for of_text in tokens]
         if sum(lengths) + SLACK_TOKENS * len(lengths) <= max(0, room):

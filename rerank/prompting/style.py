@@ -51,7 +51,7 @@ class PromptStyle(BaseModel):
             0: as many as the model reads. Default: 0.
         shorten: how passages are shortened until the prompt fits: `tokens` cuts the longest ones to an equal number of
             tokens; `words` cuts all to an equal number of words, lowered in the steps of RankLLM. Default: tokens.
-        max_words: the most words of a passage; 0: all. Default: 0.
+        max_words: largest number of words of a passage; 0: all. Default: 0.
         repair: which texts the package ftfy repairs: `none`; `prompt`, texts as parts of the prompt; `passages`, each
             passage alone, with its HTML entities, and then the prompt. Default: none.
         titles: how a title precedes its text: `plain`, as in "D text"; `sentence`, as in "D. text", and the empty title

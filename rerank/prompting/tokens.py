@@ -158,7 +158,7 @@ def ending(text: str, tokens: int, count: Callable[[str], int]) -> str:
 
 
 def passage_limit(lengths: Sequence[int], room: int, prompt_tokens: int) -> int:
-    """Returns the most tokens of a passage with which all passages fit. Long passages get what short ones do not need.
+    """Largest number of tokens of a passage with which all passages fit. Long passages get what short ones do not need.
 
     Args:
         lengths: tokens of each passage; together they exceed `room`.

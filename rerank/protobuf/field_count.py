@@ -16,9 +16,11 @@ from google.protobuf.descriptor import Descriptor
 from rerank.config import Limits
 from rerank.errors import InvalidRequest
 
-#: Fields that a message may have for each candidate, which has five and is one itself, and for the rest. What
-#: is left over is for fields of later versions of the protocol.
-FIELDS_PER_CANDIDATE, _OTHER_FIELDS = 8, 64
+#: Largest number of fields in a message for each candidate. A candidate is one field and has five; the others are for
+#: later versions of the protocol.
+FIELDS_PER_CANDIDATE = 8
+#: Largest number of all other fields in a message.
+_OTHER_FIELDS = 64
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 #: The largest wire type: 3 and 4 begin and end a group, whose fields count like any others.
 _MAX_WIRE_TYPE = 5

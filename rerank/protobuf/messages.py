@@ -42,7 +42,7 @@ from rerank.v1 import rerank_pb2 as pb
 T = TypeVar("T")
 U = TypeVar("U")
 
-#: The most passages in all windows of a trace, some 100 kB. Sliding windows over 1,000 candidates hold 2,000.
+#: Largest number of passages in all windows of a trace, some 100 kB. Sliding windows over 1,000 candidates hold 2,000.
 MAX_PASSAGES = 10_000
 
 

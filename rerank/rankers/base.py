@@ -36,11 +36,11 @@ class RankerInfo:
     supports_preemption: bool = False
     #: True if it keeps what it computed of texts for later requests, see `with_cached`.
     has_cache: bool = False
-    #: The most windows at a time on the server that runs the model; 0: the model runs in this process.
+    #: Largest number of windows at a time on the server that runs the model; 0: the model runs in this process.
     max_in_flight: int = 0
-    #: The most tokens of a passage's text that `prepare` reads; the work for longer texts is estimated by it.
+    #: Largest number of tokens of a passage's text that `prepare` reads; the work for longer texts is estimated by it.
     max_passage_tokens: int = 1_000_000
-    #: The most tokens of a window.
+    #: Largest number of tokens of a window.
     max_window_tokens: int = 1_000_000
     #: True if a passage enters a window as its vector, whatever its length, and `prepare` computes missing vectors.
     needs_vectors: bool = False
@@ -48,9 +48,9 @@ class RankerInfo:
     needs_sparse: bool = False
     #: True if the ranker adds the first stage's scores; otherwise the engine adds them.
     adds_first_stage: bool = False
-    #: The most passages of a window whose missing vectors `score` computes.
+    #: Largest number of passages of a window whose missing vectors `score` computes.
     max_encoded_passages: int = 0
-    #: The most tokens that the model reads together on a GPU; 0 on a CPU.
+    #: Largest number of tokens that the model reads together on a GPU; 0 on a CPU.
     gpu_batch_tokens: int = 0
     #: True if prompts contain the instruction of a query.
     reads_instruction: bool = False

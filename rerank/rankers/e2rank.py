@@ -36,7 +36,7 @@ class E2RankPrompts(TextPrompts):
 
     Args:
         tokenizer: the model's tokenizer.
-        context_tokens: the most tokens of a prompt.
+        context_tokens: largest number of tokens of a prompt.
         template: a prompt template, or its name or path.
         instruction: the instruction for queries without one.
         prompt_passages: the number of passages in the prompt, the first ones of a window.

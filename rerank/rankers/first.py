@@ -38,7 +38,7 @@ class FirstPrompts(TextPrompts):
 
     Args:
         tokenizer: the model's tokenizer.
-        context_tokens: the most tokens of a prompt and its identifier.
+        context_tokens: largest number of tokens of a prompt and its identifier.
         template: a prompt template, or its name or path.
         identifiers: letters or numbers.
         passage_tokens: the maximum number of tokens shown per passage, as in training; 0: as many as fit.

@@ -37,7 +37,7 @@ _MOST_PASSAGES = 100
 _SLACK_TOKENS = 8
 #: The same after a reasoning: line ends, <answer>, and a sentence before the permutation.
 _SLACK_TOKENS_AFTER_THINKING = 64
-#: The most tokens for thinking in the self-test, which need not get an answer.
+#: Largest number of tokens for thinking in the self-test, which need not get an answer.
 _SELF_TEST_TOKENS = 16
 
 
@@ -53,10 +53,10 @@ class GenerationPrompts(TextPrompts):
 
     Args:
         tokenizer: the model's tokenizer.
-        context_tokens: the most tokens of a prompt and its answer.
+        context_tokens: largest number of tokens of a prompt and its answer.
         template: a prompt template, or its name or path.
         identifiers: letters or numbers; they need not be single tokens.
-        thinking_tokens: the most tokens of a reasoning before the answer; 0: the model answers at once.
+        thinking_tokens: largest number of tokens of a reasoning before the answer; 0: the model answers at once.
 
     Raises:
         CheckpointError: the chat template opens a reasoning, and no tokens are left for one.
@@ -95,7 +95,7 @@ class GenerationPrompts(TextPrompts):
         return replace(window, prompts=(tuple(prompt.token_ids),), tokens=tokens, truncated=prompt.truncated)
 
     def new_tokens(self, n: int) -> int:
-        """Returns the most tokens that the model writes about n passages."""
+        """Largest number of tokens that the model writes about n passages."""
         return self._thinking_tokens + self.answer_tokens(n)
 
     def ranking(self, window: Window, written: Answer) -> WindowRanking:

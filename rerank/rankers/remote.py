@@ -77,7 +77,7 @@ class _RemotePromptRanker(RemoteRanker, Generic[P]):
 
     Args:
         model: the model and its servers.
-        make_prompts: the most tokens of prompt and answer → the renderer of prompts. The number comes from the
+        make_prompts: largest number of tokens of prompt and answer → the renderer of prompts. The number comes from the
             tokenizer, and servers may reduce it.
     """
 

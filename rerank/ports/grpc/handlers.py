@@ -49,8 +49,10 @@ Handler: TypeAlias = Any
 HangUp: TypeAlias = Callable[[str], None]
 #: Answers a call with the bytes of a message. Raises: RerankError; CancelledError, the client has hung up.
 MessageMethod: TypeAlias = Callable[[PortCall], Awaitable[bytes]]
-#: Watches of the health and streams of reflection that may be open.
-_WATCHES, _REFLECTIONS = 512, 16
+#: Largest number of open streams of Health.Watch.
+_WATCHES = 512
+#: Largest number of open streams of reflection.
+_REFLECTIONS = 16
 #: Answers of reflection that are kept: one about a file takes a millisecond of the event loop.
 _KEPT_ANSWERS = 1024
 

@@ -24,8 +24,10 @@ from rerank.util.json_values import has_more_values
 from rerank.util.validation import plain_words
 
 _OBJECT = TypeAdapter(dict[str, Any])
-#: A body may have this many values (texts, keys, numbers, lists, objects) for each candidate, and for the options.
-_VALUES_PER_CANDIDATE, _VALUES_OF_OPTIONS = 32, 1000
+#: Largest number of values (texts, keys, numbers, lists, objects) in a body for each candidate.
+_VALUES_PER_CANDIDATE = 32
+#: Largest number of values in a body for the options.
+_VALUES_OF_OPTIONS = 1000
 _UTF_8 = "utf-8"
 #: Part of pydantic's error about half of a surrogate pair, that is half of a character such as an emoji.
 _HALF = ("surrogate", "hex escape")

@@ -19,10 +19,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from rerank.ports.connections import refusal_reason
 from rerank.telemetry.logs import RateLimitedLog
 
-#: This many connections may wait in the system's queue until asyncio accepts them.
+#: Largest number of connections that wait in the system's queue until asyncio accepts them.
 _QUEUE = 2048
-#: This many chunks of a body may be of any size; further ones must have this many bytes on average.
-_FREE_CHUNKS, _BYTES_PER_CHUNK = 256, 256
+#: Number of chunks that any body may have.
+_FREE_CHUNKS = 256
+#: Number of bytes for which a body may have one chunk more.
+_BYTES_PER_CHUNK = 256
 _MAX_HEADER_BYTES = 64 * 1024
 _VERSIONS = (b"1.0", b"1.1")
 
@@ -37,7 +39,7 @@ class BoundedListener(socket.socket):
 
     Args:
         family, kind, protocol: see `socket.socket`.
-        max_connections: the most connections at the same time.
+        max_connections: largest number of connections at the same time.
     """
 
     def __init__(self, family: int, kind: int, protocol: int, max_connections: int) -> None:

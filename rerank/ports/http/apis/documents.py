@@ -165,7 +165,7 @@ class Options(BaseModel):
 
         Args:
             top_n: the number of results; None or 0: all.
-            max_chunks_per_doc: the most parts of a document that are ranked; None or 0: its beginning.
+            max_chunks_per_doc: largest number of parts of a document that are ranked; None or 0: its beginning.
         """
         if self.min_relevance is not None and self.score_threshold is not None:
             raise InvalidRequest("score_threshold", "min_relevance is given, too, and means the same; send one of them")
