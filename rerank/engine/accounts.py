@@ -83,8 +83,10 @@ class Accounts:
 
     def check_quota(self, usage: CallUsage, kind: Shared, amount: int) -> None:
         """Raises: Overloaded if the amount exceeds the quota of the caller's key and is not its only use."""
-        limit, held = usage.quotas.get(kind), self.held_by(usage.name, kind)
-        if limit is not None and held and held + amount > limit:
+        if (limit := usage.quotas.get(kind)) is None:
+            return
+        held = self.held_by(usage.name, kind)
+        if held and held + amount > limit:
             problem = f"key {usage.name} has {held} {kind.unit}; {amount} more exceed its limit of {limit}"
             raise _overloaded(f"{kind.setting} of the key", problem, _RETRY_S, limit, key=usage.name)
 
@@ -115,35 +117,27 @@ class Accounts:
             self._ending.add(call)
             assert call.give_way is not None
             call.give_way()
-        account = self._accounts.setdefault(usage.name, _Account())
-        account.calls[usage] = None
-        self._add(account, usage, kind, amount)
+        if amount:
+            account = self._accounts.setdefault(usage.name, _Account())
+            account.calls[usage] = None
+            self._add(account, usage, kind, amount)
 
     def release(self, usage: CallUsage, kind: Shared) -> None:
         """Sets the amount of a resource that a call uses to 0."""
-        account = self._accounts.get(usage.name)
-        if account is None or usage not in account.calls:
+        if not usage.held[kind]:
             return
+        account = self._accounts[usage.name]
         self._add(account, usage, kind, -usage.held[kind])
         if not any(usage.held.values()):
-            self._close(account, usage)
+            del account.calls[usage]
+        if not account.calls:
+            del self._accounts[usage.name]
 
     def leave(self, usage: CallUsage) -> None:
         """Releases all resources of a call that has ended."""
         self._ending.discard(usage)
-        account = self._accounts.get(usage.name)
-        if account is None or usage not in account.calls:
-            return
-        for kind, amount in usage.held.items():
-            if amount:
-                self._add(account, usage, kind, -amount)
-        self._close(account, usage)
-
-    def _close(self, account: _Account, usage: CallUsage) -> None:
-        """Removes a call that uses nothing from its account, and an account without calls."""
-        del account.calls[usage]
-        if not account.calls:
-            del self._accounts[usage.name]
+        for kind in usage.held:
+            self.release(usage, kind)
 
     @contextmanager
     def acquired(self, usage: CallUsage, kind: Shared, amount: int, retry_s: Callable[[], float]) -> Iterator[None]:

@@ -198,7 +198,7 @@ CHANGES: tuple[Change, ...] = (
     ),
     *_of(
         "rerank/engine/accounts.py",
-        ("if limit is not None and held and held + amount > limit:", "if limit is not None and held + amount > limit:"),
+        ("if held and held + amount > limit:", "if held + amount > limit:"),
         (" or not self._held[kind]:", ":"),
         ("_MAX_ENDING = 100", "_MAX_ENDING = 1000"),
         ("for is_idle in (True, False):", "for is_idle in (False, True):"),
@@ -207,7 +207,7 @@ CHANGES: tuple[Change, ...] = (
         ("(left[name] == needed and not is_idle)", "False"),
         ("if is_idle else reversed(calls)", "if not is_idle else reversed(calls)"),
         ("            left[call.name] -= call.held[kind]\n", ""),
-        ("        del account.calls[usage]", "        pass"),
+        ("            del account.calls[usage]", "            pass"),
     ),
     *_of(
         "rerank/service/requests.py",
