@@ -16,9 +16,9 @@ from rerank.checkpoints.load_errors import check_complete, listed
 from rerank.checkpoints.settings_files import ADAPTER_FILE, read_settings
 from rerank.errors import CheckpointError
 
-#: Prefix of peft to the names of the base model's weights.
+#: The prefix that peft puts before the names of the base model's weights.
 PREFIX = "base_model.model."
-#: peft itself adds these to `modules_to_save` of a classifier, whichever of them the base has.
+#: peft adds both names to `modules_to_save` of a classifier, whether or not the base has such modules.
 _HEADS = {"classifier", "score"}
 _WEIGHT_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 
@@ -32,12 +32,13 @@ def with_adapter(base: PreTrainedModel, folder: Path, task: str, is_trainable: b
     """Adds an adapter to its base model.
 
     Args:
-        folder: has adapter_config.json and the weights of the adapter.
-        task: the task type of peft that the ranker serves; an adapter may also state none.
+        folder: folder of the adapter, with adapter_config.json and weights.
+        task: peft's type of the task that the ranker serves. An adapter that states no task is accepted.
+        is_trainable: whether the weights of the adapter are trained.
 
     Raises:
-        CheckpointError: the adapter is for another task; a weight is missing, changes no layer of the base, or has
-            another shape than there.
+        CheckpointError: the adapter is for another task; or one of its weights is missing, belongs to no layer of the
+            base, or does not have the shape for its layer.
     """
     if (stated := read_settings(folder / ADAPTER_FILE).get("task_type")) not in (None, task):
         raise CheckpointError(

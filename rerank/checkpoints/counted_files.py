@@ -1,6 +1,7 @@
-"""Counts the values in tokenizer.json and the tensors in headers of weights, before a library makes objects of them.
+"""Counts the values in tokenizer.json and the tensors in a file of weights, before a library makes objects of them.
 
-The libraries take up to 60 kB of memory for a value of a template, and log a line for each tensor that a model lacks.
+The libraries take up to 60 kB of memory for one value of a tokenizer's template, and log a line for each tensor that a
+model lacks.
 """
 
 from __future__ import annotations
@@ -15,14 +16,18 @@ from rerank.errors import CheckpointError
 from rerank.util.files import file_version
 from rerank.util.json_values import has_more_values
 
-#: The largest published tokenizer.json, of Gemma 3, has 33 MB and some two million values.
-_MAX_TOKENIZER_BYTES, _MAX_TOKENIZER_VALUES = 128 * 1024 * 1024, 8_000_000
-#: Values outside of vocabulary and added tokens: published files have fewer than 200.
+#: The largest tokenizer.json. The largest published one, of Gemma 3, has 33 MB.
+_MAX_TOKENIZER_BYTES = 128 * 1024 * 1024
+#: The most values in a tokenizer.json. The one of Gemma 3 has some two million.
+_MAX_TOKENIZER_VALUES = 8_000_000
+#: The most values outside of the vocabulary and the added tokens. Published files have fewer than 200.
 _MAX_OTHER_VALUES = 2000
 #: The largest length that texts are padded to.
 _MAX_PADDING = 1_000_000
-#: A file of the largest published models has some 2,000 tensors, and its header 300 kB.
-_MAX_TENSORS, _MAX_HEADER_BYTES = 50_000, 16 * 1024 * 1024
+#: The most tensors in a file of weights. Files of the largest published models have some 2,000.
+_MAX_TENSORS = 50_000
+#: The largest header of a file of weights. Headers of the largest published models have 300 kB.
+_MAX_HEADER_BYTES = 16 * 1024 * 1024
 _SAFETENSORS = ".safetensors"
 _TENSOR = b'"data_offsets"'
 

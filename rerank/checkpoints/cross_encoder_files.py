@@ -61,7 +61,7 @@ def check_cross_encoder(folder: Path) -> None:
             f"{folder} is a sentence encoder (bi-encoder), which gives vectors and no scores of pairs; give it as "
             "`encoder`, and the folder of a cross-encoder here"
         )
-    if not read_settings(folder / ADAPTER_FILE).get("modules_to_save"):  # which may have the head
+    if not read_settings(folder / ADAPTER_FILE).get("modules_to_save"):  # the adapter may hold the head
         _check_head(base, config, modules)
     for patterns, what in ((_WEIGHTS, "weights"), (_TOKENIZER_FILES, "tokenizer")):
         if not any(any(folder.glob(pattern)) for pattern in patterns):

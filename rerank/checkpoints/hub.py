@@ -43,6 +43,7 @@ _PE_RANK_WEIGHTS = {"projector.bin", "non_lora_trainables.bin"}
 _CONFIGS = ("config.json", "adapter_config.json")
 #: File in the folder of a commit that records what was downloaded.
 _RECORD_FILE = ".rerank-download.json"
+#: Time in which the hub must list the files of a model.
 _TIMEOUT_S = 10.0
 #: An incomplete download without a new byte for this long was left by a killed process.
 _ABANDONED_S = 3600.0
@@ -95,11 +96,11 @@ class _NotListedError(ConfigError):
 
 
 class _Record(NamedTuple):
-    """What was downloaded of a commit.
+    """The files of a commit that were downloaded.
 
     Attributes:
-        files: path → bytes, of the files whose hash is the hub's.
-        is_complete: all files of the model are there, with its weights.
+        files: path → size in bytes, for the files whose hash equals the hub's.
+        is_complete: whether these are all files of the model, with its weights.
     """
 
     files: dict[str, int]
@@ -112,7 +113,7 @@ class _Model:
 
     Attributes:
         store: the model's folder in the cache, which has a folder for each commit.
-        sizes: path of each file → bytes.
+        sizes: path of each file → size in bytes.
     """
 
     repository: str
@@ -150,8 +151,10 @@ def _snapshot(store: Path, commit: str) -> Path:
 
 
 def _find_model(repository: str, revision: str, weights: bool) -> _Model:
-    """Returns the model as the hub lists it; as the cache has it if the revision is a complete commit there, or if
-    the hub does not answer."""
+    """Returns the model with the files that the hub lists.
+
+    It has the files in the cache if the revision is a commit that is complete there, or if the hub does not answer.
+    """
     folder = _snapshot(_store(_cache_folder(), repository), revision)
     if _COMMIT.fullmatch(revision) and (record := _read_record(folder)) and record.is_complete:
         return _cached_model(repository, revision, revision)
@@ -384,7 +387,7 @@ def _as_config_errors(repository: str, revision: str, what: str) -> Iterator[Non
     """Turns an exception of huggingface_hub into a one-line error that says what to do.
 
     Args:
-        what: the beginning of the line if the hub does not answer.
+        what: what failed, for the beginning of the line unless the hub itself refused the model.
 
     Raises:
         _NotListedError: huggingface_hub raised any exception.
@@ -414,7 +417,7 @@ def _as_config_errors(repository: str, revision: str, what: str) -> Iterator[Non
             f"or does not show it;{meant} correct the name, or set HF_TOKEN if the model "
             "is private"
         ) from error
-    except Exception as error:  # also of the HTTP library
+    except Exception as error:  # the HTTP library raises others
         raise _NotListedError(
             f"{what} ({_reason(error)}); give the same command again where {endpoint} can be reached (it downloads "
             "only the missing files), or give the folder of a checkpoint"

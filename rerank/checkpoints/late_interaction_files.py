@@ -7,9 +7,9 @@ from pathlib import Path
 from rerank.checkpoints.settings_files import architecture_in, check_settings, read_modules, read_settings, refuse_code
 from rerank.errors import CheckpointError
 
-#: The file of ColBERT checkpoints with their lengths and special tokens.
+#: The file of a ColBERT checkpoint with the maximum lengths of its texts and its special tokens.
 _COLBERT_FILE = "artifact.metadata"
-#: The architecture in their config.json.
+#: The architecture in the config.json of a ColBERT checkpoint.
 _COLBERT = "HF_ColBERT"
 
 

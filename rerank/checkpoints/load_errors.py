@@ -18,7 +18,7 @@ from rerank.errors import CheckpointError, RerankError, is_rust_panic
 from rerank.util.files import denied
 
 #: Held by the thread that loads a model. While transformers builds a model, it replaces functions of its classes and of
-#: torch and the default dtype. Of two loads at a time, one would restore the replacements of the other for good.
+#: torch and the default dtype. If two loads overlapped, the replacements of one would stay after both.
 LOADING = threading.RLock()
 
 _MAX_REASON_CHARS = 300
@@ -76,9 +76,11 @@ def check_complete(
     """Compares the weights of a checkpoint with the weights of the model that its config.json describes.
 
     Args:
+        source: the checkpoint, for the error.
         loading_info: what `from_pretrained` returns with `output_loading_info`.
-        may_have: regular expression; weights whose names begin with a match may be unexpected.
-        may_lack: regular expression; weights whose names begin with a match may be missing.
+        may_have: regular expression for the beginning of a name: the checkpoint may have such weights, which the model
+            does not use.
+        may_lack: regular expression for the beginning of a name: the checkpoint may lack such weights.
 
     Raises:
         CheckpointError: a weight is missing, unexpected, or has another shape; the message names it.
@@ -103,6 +105,6 @@ def _others(names: Collection[str], pattern: str) -> list[str]:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Joins the first names, and gives the number of the others."""
+    """Returns the first five names, joined by commas, and the number of the others."""
     more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     return ", ".join(names[:_MAX_NAMED]) + more

@@ -35,7 +35,7 @@ _OTHER_ARCHITECTURES = {
 
 
 def other_architecture_hint(settings: _Settings) -> str:
-    """Returns which model of another architecture a config.json describes, and how to serve it; empty for others."""
+    """Returns the name of a model in `_OTHER_ARCHITECTURES`, and how to serve it; empty for other architectures."""
     return _OTHER_ARCHITECTURES.get(architecture_in(settings), "")
 
 
@@ -53,7 +53,7 @@ def native_settings(settings: _Settings) -> dict[str, Any] | None:
     """
     code = object_at(settings, "auto_map")
     if settings.get("model_type") == "gte" and "rope_parameters" not in settings:
-        return _gte(settings)  # also without code: transformers would use the positions of another model
+        return _gte(settings)  # even without `auto_map`: transformers would compute other positions
     for key, name, change in _FAMILIES:
         if str(code.get(key, "")).rpartition("--")[2].endswith(name):
             changed = change(settings)
@@ -69,7 +69,7 @@ def _jina_bert(settings: _Settings) -> dict[str, Any] | None:
 
 def _jina_xlm_roberta(settings: _Settings) -> dict[str, Any] | None:
     """jina-reranker-v2: XLM-RoBERTa, whose weights have other names; see `rerank.models.native_folders`."""
-    is_known = settings.get("position_embedding_type", "absolute") == "absolute"  # their default
+    is_known = settings.get("position_embedding_type", "absolute") == "absolute"  # XLM-RoBERTa's default
     return {**settings, "model_type": "xlm-roberta"} if is_known else None
 
 

@@ -1,7 +1,7 @@
 """Finds the words of a publisher's prompt, which no package holds: in the model's folder, or in its repository.
 
-A profile states the SHA-256 of each string (`rerank.profiles.PublisherPrompt`). The strings are searched in this order,
-and the first source that has all of them is used:
+A profile states the SHA-256 of each string (`rerank.profiles.PublisherPrompt`). These sources are searched in this
+order, and the first source that has all strings is used:
 
 1. template.yaml in the folder, which a download or a user wrote;
 2. Python in the folder: its *.py, and the blocks in its README.md, which is the model's card;
@@ -37,7 +37,12 @@ log = logging.getLogger(__name__)
 
 #: Serves files of GitHub's repositories as /OWNER/REPOSITORY/COMMIT/PATH.
 _SERVER = "https://raw.githubusercontent.com"
-_TIMEOUT_S, _MAX_BYTES, _MAX_FILES = 20.0, 512 * 1024, 100
+#: Time to connect to the server, and to wait for each part of its answer.
+_TIMEOUT_S = 20.0
+#: The largest Python file or card that is read.
+_MAX_BYTES = 512 * 1024
+#: The most Python files of a folder that are read.
+_MAX_FILES = 100
 _CARD = "README.md"
 #: A block of Python in Markdown.
 _BLOCK = re.compile(r"^[ \t]*```(?:python|py)[ \t]*\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
@@ -69,7 +74,7 @@ def read_words(prompt: PublisherPrompt, folder: Path, name: str = "") -> dict[st
 
 
 def bring_prompt(prompt: PublisherPrompt, folder: Path, name: str) -> None:
-    """Writes the publisher's prompt into the folder of a model as its template.yaml, unless there is one.
+    """Writes the publisher's prompt into the folder of a model as template.yaml, unless it has such a file.
 
     Args:
         name: the model's name on the hub, for messages.
@@ -100,7 +105,7 @@ def words_of(prompt: PublisherPrompt, sources: Iterable[str | bytes]) -> dict[st
 
 
 def template_of(words: Mapping[str, str]) -> bytes:
-    """Returns words as a template.yaml: JSON, which YAML contains."""
+    """Returns the content of a template.yaml with these words, in JSON, which is also YAML."""
     return json.dumps(words, indent=1).encode() + b"\n"
 
 
@@ -121,7 +126,7 @@ def _kept_words(prompt: PublisherPrompt, path: Path) -> dict[str, str]:
 
 
 def _own_words(prompt: PublisherPrompt, folder: Path) -> dict[str, str] | None:
-    """The words that the Python files and the card of a folder have; None if one is missing."""
+    """The words in the Python files and the card of a folder; None if these lack a string of the prompt."""
     try:
         return words_of(prompt, _own_sources(folder))
     except LookupError:

@@ -32,7 +32,7 @@ _ACTIVATION = (
     r"torch\.nn\.(modules\.(activation|linear)\.)?(ELU|GELU|Hardsigmoid|Hardtanh|Identity|LeakyReLU|LogSigmoid|Mish|"
     r"ReLU|ReLU6|SELU|SiLU|Sigmoid|Softplus|Softsign|Tanh)"
 )
-#: Attention of torch and of installed packages; another name is a repository with code.
+#: Attention of torch and of installed packages. transformers takes any other name for a repository with code.
 _ATTENTION = r"eager|sdpa|flash_attention_[234]|flex_attention"
 #: Key, at any depth of any file → the values that are allowed.
 _ALLOWED = {
@@ -54,7 +54,7 @@ _ALLOWED = {
         "video_processor_type": r"\w+VideoProcessor",
     }.items()
 }
-#: Methods of a model that give the states of texts.
+#: Methods of a model that compute the hidden states of texts.
 _METHOD = re.compile(r"forward|get_multimodal_features|get_text_features")
 #: Keys of sentence_bert_config.json with options for the loaders of transformers, and the options that are allowed. The
 #: option `weights_only`, for example, would let pickled code run.
@@ -70,7 +70,7 @@ _OPTION = re.compile(
 _MOST = {"layers": 1000, "layer": 1000, "heads": 10_000, "experts": 10_000, "num_labels": 100_000}
 #: The libraries make tables and buffers of these sizes even if no weight has such a size.
 _MOST |= {"size": 100_000_000, "embeddings": 20_000_000, "positions": 20_000_000, "dim": 1_000_000}
-_MOST |= {"r": 16_384, "rank_pattern": 16_384}  # of an adapter
+_MOST |= {"r": 16_384, "rank_pattern": 16_384}  # keys of adapter_config.json
 #: Keys whose numbers must be at least 1.
 _POSITIVE = re.compile(
     r"hidden_size|max_position_embeddings|n_embd|n_(head|positions)|num_(attention|key_value)_heads|r|vocab_size"
@@ -81,15 +81,22 @@ _SETTINGS = re.compile(
     r"(adapter_config|config(\..*)?|config_sentence_transformers|generation_config|(video_)?preprocessor_config|"
     r"processor_config|router_config|sentence_.*_config|tokenizer_config)\.json"
 )
-#: Suffixes of the files that a loader reads. In a folder of the hub's cache, they are links.
+#: Suffixes of the files that a loader reads. The hub's cache has links to them, which may be broken.
 _NEEDED = (".bin", ".jinja", ".json", ".model", ".safetensors", ".txt", ".yaml")
 _BYTE_ORDER_MARK = "\ufeff"
 _CHAT_TEMPLATES = "additional_chat_templates"
-_MAX_FILE_BYTES, _MAX_TEMPLATE_BYTES, _MAX_FOLDERS, _MAX_FILES = 16 * 1024 * 1024, 1024 * 1024, 100, 100_000
+#: The largest file of settings.
+_MAX_FILE_BYTES = 16 * 1024 * 1024
+#: The largest chat template.
+_MAX_TEMPLATE_BYTES = 1024 * 1024
+#: The most folders of a model, its modules and the base of its adapter.
+_MAX_FOLDERS = 100
+#: The most files in one folder.
+_MAX_FILES = 100_000
 
 
 def check_settings(folder: Path) -> list[Path]:
-    """Checks the files of a model's folder without importing anything that they name, which takes milliseconds.
+    """Checks the files of a model's folder in milliseconds, without importing anything that they name.
 
     It reads the settings of the folder, of the folders of its modules, and of the folder of an adapter's base model.
 
@@ -121,7 +128,16 @@ def check_settings(folder: Path) -> list[Path]:
 
 
 def refuse_code(where: Path, config: Mapping[str, Any], kind: str = "model") -> None:
-    """Raises: CheckpointError if the model's class is code of its folder: without it, weights would be random."""
+    """Refuses a model whose class is code in its folder; any other class would have random weights.
+
+    Args:
+        where: folder of the model, for the error.
+        config: content of its config.json.
+        kind: the kind of model to use instead, for the error.
+
+    Raises:
+        CheckpointError: `auto_map` of the config.json names a class of a model.
+    """
     code = [f"{name}" for key, name in object_at(config, "auto_map").items() if key.startswith("AutoModel")]
     if code:
         raise CheckpointError(
@@ -139,7 +155,7 @@ def base_folder(folder: Path) -> Path:
     """Returns the folder of an adapter's base model; for any other model, the folder itself.
 
     Raises:
-        CheckpointError: the base is not a folder, such as the name of a model on the hub that was not downloaded.
+        CheckpointError: the base that the adapter names is not a folder, such as a model that was not downloaded.
     """
     if not (folder / ADAPTER_FILE).is_file():
         return folder
@@ -186,7 +202,7 @@ def _read(path: Path, kind: type[dict[str, Any]] | type[list[Any]]) -> Any:
         text = read_text(path, _MAX_FILE_BYTES)
         if text.startswith(_BYTE_ORDER_MARK):
             raise CheckpointError(
-                f"{path} begins with a byte order mark, at which the libraries that load the model end; save it "
+                f"{path} begins with a byte order mark, which the libraries that load the model cannot read; save it "
                 "without one"
             )
         content = json.loads(text)
@@ -302,7 +318,7 @@ def _module_folders(here: Path, modules: Iterable[tuple[Any, Any]]) -> Iterator[
     """
     for part, name in modules:
         _check_name(here, "", name, _MODULE)
-        where = PureWindowsPath(part) if isinstance(part, str) else None  # also finds Unix's roots
+        where = PureWindowsPath(part) if isinstance(part, str) else None  # knows absolute paths of both systems
         if where is None or where.anchor or ".." in where.parts or "\0" in str(part):
             raise CheckpointError(f"{here} has a module in {part!r}, which is not inside of this folder")
         yield here / str(part)

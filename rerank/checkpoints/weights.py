@@ -107,7 +107,7 @@ def pack(checkpoint: Path, out: Path, start: Path | None = None, share: float = 
 
     Args:
         start: checkpoint that the training started from.
-        share: 0 keeps the weights of `start`, 1 the trained ones.
+        share: weight of the trained weights in the interpolation: 0 gives the weights of `start`, 1 the trained ones.
 
     Raises:
         CheckpointError: the checkpoint has no manifest or does not match it, its weights and those of `start` differ in
