@@ -17,7 +17,9 @@ from transformers import PreTrainedTokenizerBase
 
 from rerank.errors import CheckpointError
 
+#: The brackets around an identifier.
 OPEN, CLOSE = "[", "]"
+#: The largest identifier of the kind `numbers`.
 _MAX_NUMBER = 999
 
 
@@ -33,9 +35,9 @@ class Identifiers:
     """The identifiers of a window's passages, in order, with their token ids.
 
     Attributes:
-        texts: "A", "B", … or "1", "2", …; as many as are single tokens.
-        token_ids: one per text, all different.
-        bracket_id: the token of the opening bracket at the end of a prompt.
+        texts: "A", "B", … or "1", "2", …, up to the first that is not a single token.
+        token_ids: the token id of each text, all different.
+        bracket_id: the token id of the opening bracket at the end of a prompt.
     """
 
     kind: IdentifierKind
@@ -82,7 +84,13 @@ def alphabet(tokenizer: PreTrainedTokenizerBase, kind: IdentifierKind) -> list[s
 
 
 def _bracket_id(tokenizer: PreTrainedTokenizerBase, prompt_end: str) -> int:
-    """Returns the token of the bracket after the prompt; the bare one if the bracket merges with the text before it."""
+    """Returns the token id of the opening bracket after the prompt.
+
+    If the tokenizer merges the bracket with the text before it, this is the id of the token that is the bracket alone.
+
+    Raises:
+        CheckpointError: the vocabulary has no such token.
+    """
     before, after = _plain_ids(tokenizer, prompt_end), _plain_ids(tokenizer, prompt_end + OPEN)
     if len(after) == len(before) + 1 and after[:-1] == before:
         return after[-1]
@@ -93,7 +101,7 @@ def _bracket_id(tokenizer: PreTrainedTokenizerBase, prompt_end: str) -> int:
 
 
 def _identifier_id(tokenizer: PreTrainedTokenizerBase, prompt_end: str, bracket_id: int, text: str) -> int | None:
-    """Returns the token of an identifier after the bracket, or None if it is not a single token."""
+    """Returns the token id of an identifier after the bracket, or None if it is not a single token."""
     for token_id in (_token_after_bracket(tokenizer, prompt_end, text), _vocabulary_id(tokenizer, text)):
         if token_id is not None and _decoded(tokenizer, [bracket_id, token_id]).endswith(OPEN + text):
             return token_id
@@ -101,7 +109,7 @@ def _identifier_id(tokenizer: PreTrainedTokenizerBase, prompt_end: str, bracket_
 
 
 def _token_after_bracket(tokenizer: PreTrainedTokenizerBase, prompt_end: str, text: str) -> int | None:
-    """Returns the token between the brackets of "[text]", or None if it merges with a bracket or is several tokens."""
+    """Returns the token id between the brackets of "[text]", or None if it is not one separate token."""
     opened = _plain_ids(tokenizer, prompt_end + OPEN)
     closed = _plain_ids(tokenizer, prompt_end + OPEN + text + CLOSE)
     between = closed[len(opened) : -1]

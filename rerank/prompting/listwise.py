@@ -32,7 +32,7 @@ _TWO_BOS = (
 
 @dataclass(frozen=True, slots=True)
 class ListwisePrompt:
-    """The token ids of a prompt, and the positions in the window of the passages that were truncated."""
+    """The token ids of a prompt, and the positions of the truncated passages in the window, from 0."""
 
     token_ids: list[int]
     truncated: tuple[int, ...]
@@ -42,15 +42,17 @@ class ListwiseRenderer:
     """Renders windows as prompts for one tokenizer and template.
 
     Args:
-        context_tokens: maximum length of prompt and answer together.
-        answer_tokens: tokens that every prompt leaves free for the answer.
-        passage_tokens: maximum number of tokens shown per passage, as in training; 0: as many as fit.
-        thinks: the model is to reason before it answers.
-        query_tokens: maximum number of tokens of a query, without its instruction; 0: as many as half a prompt holds.
+        template: the prompt's words and style.
+        tokenizer: the model's tokenizer. It gets or loses a chat template if the template says so.
+        context_tokens: largest number of tokens of a prompt and its answer together.
+        answer_tokens: number of tokens that every prompt leaves free for the answer.
+        passage_tokens: largest number of tokens shown per passage, as in training; 0: only the context is the limit.
+        thinks: whether the model reasons before it answers.
+        query_tokens: largest number of tokens of a query without its instruction; 0: half of a prompt is the limit.
 
     Attributes:
-        passage_tokens: the same, where 0 is the length of the context.
-        warning: why prompts may differ from the training's; empty if nothing is known to differ.
+        passage_tokens: largest number of tokens shown per passage; the argument, or the length of the context.
+        warning: why the prompts may differ from those in training; empty if no difference is known.
     """
 
     def __init__(
@@ -84,11 +86,11 @@ class ListwiseRenderer:
         self.token_ends = self.prompt_tokenizer.ends
         self._bos_tokens = template.style.bos_tokens if tokenizer.bos_token_id is not None else None
         self._adds_bos = tokenizer("a", verbose=False)["input_ids"][0] == tokenizer.bos_token_id
-        self._empty_tokens = lru_cache(maxsize=64)(self._count_empty_tokens)  # windows of a request share theirs
+        self._empty_tokens = lru_cache(maxsize=64)(self._count_empty_tokens)  # windows of a request share the count
         self.order_tokens = lru_cache(maxsize=128)(self._count_order_tokens)
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> PreparedTexts:
-        """Sanitizes the texts, cuts long ones that are never shown whole, and tokenizes them."""
+        """Sanitizes the texts, cuts off the ends that no prompt shows, and tokenizes the texts."""
         query = self._fitting_query(query)
         shown = [self._shown(passage) for passage in passages]
         texts = [*dict.fromkeys(shown)]
@@ -98,7 +100,10 @@ class ListwiseRenderer:
         return PreparedTexts(query, tuple(prepared))
 
     def _fitting_query(self, query: Query) -> Query:
-        """Sanitizes a query, and cuts it to half of the prompt with its instruction, so that passages keep room."""
+        """Sanitizes a query, and cuts it so that half of the prompt remains for the passages.
+
+        The other half is for the query and its instruction.
+        """
         text, instruction = map(self.query_text, (query.text, query.instruction))
         most = min(self._query_tokens, self._max_query_tokens - len(self.token_ends(instruction)))
         cut = first_tokens(text, max(1, most), self.token_ends)
@@ -108,8 +113,9 @@ class ListwiseRenderer:
         """Returns the prompt of a window whose query and passages are sanitized.
 
         Args:
-            names: identifiers of the passages, in order; at least as many as passages.
-            answer_tokens: tokens to leave free for the answer to this window, in addition to the renderer's.
+            names: identifiers in the order of the passages; at least one for each passage.
+            answer_tokens: number of tokens that the prompt leaves free for the answer, in addition to those that every
+                prompt of this renderer leaves free.
 
         Raises:
             InvalidRequest: the query leaves too little room for the passages.
@@ -135,9 +141,13 @@ class ListwiseRenderer:
     def _cut_to_words(
         self, window: Window, names: tuple[str, ...], tokens: Sequence[TextTokens], room: int
     ) -> ListwisePrompt:
-        """Shows the same number of words of each passage: the most, lowered in RankLLM's steps until the prompt fits.
+        """Returns a prompt with the same number of words of each passage.
 
-        A step is a quarter of the tokens that are too many, divided by the passages.
+        The number begins with the style's `max_words` and falls until the prompt fits. As in RankLLM, each step
+        subtracts a quarter of the excess tokens per passage, at least 1.
+
+        Raises:
+            InvalidRequest: the prompt is too long even with one word of each passage.
         """
         n = len(window.passages)
         words = self._style.max_words
@@ -158,7 +168,7 @@ class ListwiseRenderer:
     def _rendered(
         self, window: Window, names: tuple[str, ...], tokens: Sequence[TextTokens], texts: Sequence[str]
     ) -> ListwisePrompt:
-        """Returns the prompt with these beginnings of the passages."""
+        """Returns the prompt that shows these texts, which are the passages' texts or beginnings of them."""
         rendered = self.render(window.query, names, texts)
         ids = self.prompt_tokenizer.ids_of_prompt(rendered, window.passages, tokens, texts)
         pairs = enumerate(zip(window.passages, texts, strict=True))
@@ -174,7 +184,7 @@ class ListwiseRenderer:
         return self.sanitize(self._style.query_text(text))
 
     def _shown(self, passage: Passage) -> str:
-        """Returns the text of a passage as prompts show it, without an end that is never shown."""
+        """Returns the text of a passage as prompts show it, without the end that no prompt shows."""
 
         def shown(start: str) -> str:
             return self.sanitize(self._style.passage_text(start, passage.title) if self._changes_passages else start)
@@ -206,12 +216,15 @@ class ListwiseRenderer:
         """Returns the token ids of a rendered prompt.
 
         Raises:
-            CheckpointError: it begins with two BOS tokens, and the style does not say so.
+            CheckpointError: the prompt begins with two BOS tokens, and the style does not set their number.
         """
         return self._with_bos(self.prompt_tokenizer.ids(text))
 
     def _with_bos(self, ids: Sequence[int]) -> list[int]:
-        """Returns a prompt that begins with as many BOS tokens as it should; others are turn marks, as in ChatML."""
+        """Returns the token ids with the right number of BOS tokens at the beginning.
+
+        BOS tokens after the beginning stay, because some chat templates, such as ChatML, mark turns with them.
+        """
         bos = self._tokenizer.bos_token_id
         begins = 0
         while begins < len(ids) and ids[begins] == bos:
@@ -236,12 +249,12 @@ class ListwiseRenderer:
         return len(self.tokenize(self.render(Query(text, instruction=instruction), names, [""] * len(names))))
 
     def _count_order_tokens(self, names: tuple[str, ...]) -> int:
-        """Returns the number of tokens of a bare order of these names, as RankLLM counts them: one less for a BOS."""
+        """Returns the number of tokens of an order of these names, as RankLLM counts: with a BOS token, minus one."""
         order = " > ".join(map("[{}]".format, names))
         return len(self.prompt_tokenizer.ids(order)) + self._adds_bos - 1
 
     def _passage_limit(self, tokens: Sequence[TextTokens], prompt_tokens: int, empty_tokens: int) -> int:
-        """Largest number of tokens of a passage: at most `passage_tokens`, and so that all of them fit."""
+        """Returns the largest number of tokens per passage at which all passages fit, `passage_tokens` at most."""
         room = prompt_tokens - empty_tokens
         lengths = [min(len(of_text.ids), self.passage_tokens) for of_text in tokens]
         if sum(lengths) + SLACK_TOKENS * len(lengths) <= max(0, room):
@@ -265,8 +278,8 @@ def render_chat(
 
     Args:
         tokenizer: has a chat template.
-        turns: turns of user and assistant before it.
-        thinks: the model is to reason before it answers, if its chat template offers the choice.
+        turns: earlier turns, each with the text of the user and of the assistant.
+        thinks: whether the model reasons before it answers, if its chat template offers the choice.
     """
     said = [(role, text) for turn in turns for role, text in zip(("user", "assistant"), turn, strict=True)]
     said.append(("user", user))

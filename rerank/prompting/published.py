@@ -9,9 +9,11 @@ from pathlib import Path
 from rerank.errors import ConfigError
 from rerank.util.validation import suggestion
 
-#: Names of these templates begin so, as in "rank-llm:rank_zephyr".
+#: Prefix of the names of these templates, as in "rank-llm:rank_zephyr".
 PREFIX = "rank-llm:"
+#: Version of the package whose files have the hashes below.
 _VERSION = "0.25.7"
+#: Folder of the templates in the package.
 _FOLDER = "rank_llm/rerank/prompt_templates"
 #: Template → SHA-256 of its file. The other files of the package hold prompts of another form.
 _SHA256 = {
@@ -29,10 +31,10 @@ _OTHER_FORMS = {
 
 
 def read_published(name: str) -> str:
-    """Returns the content of a template that is named with PREFIX.
+    """Returns the YAML of a template whose name begins with PREFIX.
 
     Raises:
-        ConfigError: there is no such template, the package is not installed, or its file is another one.
+        ConfigError: there is no such template, the package is not installed, or its file has another SHA-256.
     """
     template = name.removeprefix(PREFIX)
     if template in _OTHER_FORMS:

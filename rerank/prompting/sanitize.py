@@ -72,7 +72,7 @@ class Sanitizer:
 
 
 def _without_identifier(match: re.Match[str]) -> str:
-    """The bracketed text, with parentheses instead of brackets if a tokenizer could normalise it to an identifier."""
+    """Returns the bracketed text, but in parentheses if a tokenizer could normalise it to an identifier."""
     text = match[1]
     if text.isascii() and len(text) > 5:  # " 123 "
         return match[0]
@@ -83,13 +83,13 @@ def _without_identifier(match: re.Match[str]) -> str:
 
 
 def markup_divider(tokenizer: PreTrainedTokenizerBase | None, *patterns: str) -> Callable[[str], str]:
-    """A function that puts a space after the first character of each special token of a text.
+    """Returns a function that puts a space after the first character of each special token of a text.
 
     The tokenizer then reads the token as text. Added tokens that are not special, such as <think> of Qwen3, are
     divided, too, unless they are words of a domain's vocabulary or white space.
 
     Args:
-        tokenizer: the tokenizer with the tokens; None to divide only matches of the patterns.
+        tokenizer: the tokenizer whose tokens are divided; None: only matches of the patterns are divided.
         patterns: regular expressions of further markup that is divided in the same way.
     """
     tokens = set[str]()

@@ -1,4 +1,4 @@
-"""The style of a prompt: settings that change a result beside the words of the template.
+"""The style of a prompt: settings that change its texts and limits, in addition to the words of the template.
 
 The programs of publishers process texts in different ways. A profile states the style of the program that measured the
 published figures, so that the same checkpoint gives the same order here.
@@ -15,11 +15,14 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rerank.util.combining import stream_safe
 
+#: The beginning of a passage whose title is empty.
 _EMPTY_TITLE = "Title: Content: "
+#: A number in brackets, such as "[12]".
 _NUMBERS = re.compile(r"\[(\d+)\]")
-#: Copied from FIRST's code: the range A-z includes the characters between "Z" and "a".
+#: A word in brackets. The pattern is that of FIRST's code, whose range A-z includes the characters between "Z" and "a".
 _WORDS = re.compile(r"\[([A-z]+)\]")
 
+#: A number of tokens or words.
 Tokens = Annotated[int, Field(ge=0, le=10_000_000, strict=True)]
 
 
@@ -42,13 +45,13 @@ class Guard(StrEnum):
 
 
 class PromptStyle(BaseModel):
-    """Settings of a model's prompts, beside the words of its template.
+    """Settings of a model's prompts, in addition to the words of its template.
 
     Attributes:
-        bos_tokens: number of BOS tokens at the beginning. Default: as the chat template or the tokenizer writes it.
-        chat_template: the conversation in Jinja, for a tokenizer that has no chat template. Default: none.
-        prompt_tokens: the most tokens of a prompt together with the order of its passages as the model would write it;
-            0: as many as the model reads. Default: 0.
+        bos_tokens: number of BOS tokens at the beginning. Default: the number that chat template or tokenizer write.
+        chat_template: a chat template in Jinja, for a tokenizer that has none. Default: none.
+        prompt_tokens: largest number of tokens of a prompt together with the order that the model would write for its
+            passages; 0: the model's context is the limit. Default: 0.
         shorten: how passages are shortened until the prompt fits: `tokens` cuts the longest ones to an equal number of
             tokens; `words` cuts all to an equal number of words, lowered in the steps of RankLLM. Default: tokens.
         max_words: largest number of words of a passage; 0: all. Default: 0.
@@ -63,10 +66,10 @@ class PromptStyle(BaseModel):
             prompt. Default: last.
         order_tokens: `free`, the model ends a generated order itself, with a few tokens to spare; `exact`, it writes
             exactly the number of tokens that a full order has. Default: free.
-        encoder_tokens: the most tokens that the encoder of PE-Rank reads of a passage or query, with its special
-            tokens; 0: as many as it can. Default: 0.
-        encoder_text: what E2Rank encodes of a passage: `sent`, the text as it was sent; `shown`, the text with the
-            words and spaces that the prompt shows. Default: sent.
+        encoder_tokens: largest number of tokens that the encoder of PE-Rank reads of a passage or query, special tokens
+            included; 0: the encoder's own limit. Default: 0.
+        encoder_text: which text of a passage E2Rank encodes: `sent`, the text of the request; `shown`, the text with
+            the words and spaces that the prompt shows. Default: sent.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -98,11 +101,11 @@ class PromptStyle(BaseModel):
 
     @property
     def stated(self) -> dict[str, object]:
-        """The keys that differ from their defaults, as YAML and JSON have them."""
+        """The settings that differ from their defaults, as values of YAML and JSON."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
     def __str__(self) -> str:
-        """The keys that differ from their defaults, such as "guards markup, brackets numbers"; empty if none does."""
+        """The settings that differ from their defaults, such as "guards markup, brackets numbers"; or empty."""
         stated = self.stated
         if self.chat_template:
             stated["chat_template"] = "own"
@@ -112,12 +115,12 @@ class PromptStyle(BaseModel):
 
     @property
     def changes_passages(self) -> bool:
-        """True if prompts show changed texts of passages."""
+        """True if the style changes the texts of passages in prompts."""
         is_plain = self.repair == "none" and self.titles == "plain" and self.brackets == "kept"
         return not is_plain or self.max_words > 0
 
     def cuts(self, text: str) -> bool:
-        """Returns True if a passage has more words than are shown."""
+        """Returns True if a passage has more words than prompts show."""
         return 0 < self.max_words < len(text.split(maxsplit=self.max_words))
 
     def query_text(self, text: str) -> str:
@@ -129,7 +132,7 @@ class PromptStyle(BaseModel):
     def passage_text(self, text: str, title: str = "") -> str:
         """Returns the text of a passage as the prompt shows it, with single spaces between words.
 
-        With `shorten: words`, a cut text keeps one word more than `max_words`, which shows later that it is cut.
+        With `shorten: words`, a cut text keeps one word more than `max_words`, so that the renderer can see the cut.
 
         Args:
             title: the title at the start of `text`; empty for a passage without one.
@@ -150,14 +153,14 @@ class PromptStyle(BaseModel):
 
 
 def _repaired(text: str, has_html: bool) -> str:
-    """Repairs encodings and quotes. A prompt has chat markup, so ftfy keeps the HTML entities of its texts."""
+    """Returns the text with its encoding and quotes repaired by ftfy, and with `has_html` its HTML entities decoded."""
     import ftfy
 
     return str(ftfy.fix_text(stream_safe(text), unescape_html="auto" if has_html else False))
 
 
 def first_words(text: str, words: int) -> str:
-    """Returns the first words of a text that has single spaces between them."""
+    """Returns the first `words` words of a text whose words have single spaces between them."""
     end = -1
     for _ in range(words):
         end = text.find(" ", end + 1)
@@ -166,5 +169,5 @@ def first_words(text: str, words: int) -> str:
     return text[: max(0, end)]
 
 
-#: The keys that every prompt of texts reads.
+#: The settings that apply to every prompt that shows the texts of passages.
 TEXT_KEYS = frozenset(PromptStyle.model_fields) - {"order_tokens", "encoder_tokens", "encoder_text"}

@@ -22,7 +22,9 @@ from rerank.util.yaml_files import parse_yaml
 
 #: Any name in braces. An unknown one is refused, because the model would read it as it is written.
 _FIELD = re.compile(r"\{(\w+)\}")
+#: Fields of the window, which every part of the prompt may have.
 _WINDOW_FIELDS = ("num", "query", "instruction", "example", "query_vector")
+#: Fields of one passage.
 _PASSAGE_FIELDS = ("rank", "candidate", "text")
 
 
@@ -45,8 +47,9 @@ class Template:
     sha256: str
     #: The chat's system message, or the start of the user's turn for a model without a system role.
     system_message: str = ""
-    #: The assistant's answer to the prefix, and to each passage; empty: no answer, the user's turn goes on.
+    #: The assistant's answer to the prefix; empty: no answer, the user's turn goes on.
     prefix_assistant: str = ""
+    #: The assistant's answer to each passage; empty: no answer, the user's turn goes on.
     body_assistant: str = ""
     #: Text for `{instruction}` in prompts of queries with an instruction; in others `{instruction}` becomes empty.
     instruction: str = "{instruction}"
@@ -54,6 +57,7 @@ class Template:
     chat_markup: bool = True
     #: The content of the file, which training saves with the checkpoint.
     source: bytes = field(default=b"", repr=False)
+    #: Settings of the prompt in addition to its words.
     style: PromptStyle = field(default_factory=PromptStyle)
 
     @property
@@ -72,7 +76,7 @@ class Template:
         return self.instruction.replace("{instruction}", instruction) if instruction else ""
 
     def without_instruction(self) -> Template:
-        """Returns the template without the instruction of a query. It keeps its hash."""
+        """Returns the template without the field `{instruction}`, and with the same hash."""
         prefix, body, suffix = (part.replace("{instruction}", "") for part in (self.prefix, self.body, self.suffix))
         return replace(self, prefix=prefix, body=body, suffix=suffix)
 
@@ -99,9 +103,9 @@ class _TemplateFile(BaseModel):
     output_extraction_regex: str = ""
 
 
-#: The fields without which a prompt of texts does not tell a model what to rank, or how to name it.
+#: Groups of fields that a prompt with texts needs, for `load_template`: the query, and the identifiers of passages.
 TEXT_FIELDS = (("query",), ("rank",))
-#: The same for a prompt of vectors, whose passages may have no names.
+#: The group of fields that a prompt with vectors needs: the query as text or as vector. Identifiers are optional.
 VECTOR_FIELDS = (("query", "query_vector"),)
 
 

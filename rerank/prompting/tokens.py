@@ -1,4 +1,4 @@
-"""Tokens of the texts of prompts: texts are cut to a number of tokens, and tokenized once for all prompts of a request.
+"""Cuts texts of prompts to a number of tokens, and tokenizes them once for all prompts of a request.
 
 A token can span the border between a passage and the text around it: "." and a line end are one token of Llama-3. So
 passages are divided at their first and last space, where tokenizers divide anyway. The middle part has the same tokens
@@ -25,12 +25,12 @@ from rerank.types import Passage, TextTokens
 
 #: Few texts have more characters per token; English has four to five.
 CHARS_PER_TOKEN = 8
-#: A text is cut this many tokens after the last one that is kept, because a cut changes the tokens of the word and the
-#: markup that it divides. They have fewer tokens: WordPiece reads 100 characters of a word as at most 100 tokens.
+#: Number of tokens between the last token that is kept and the cut. A cut changes the tokens of the word or the markup
+#: that it divides, and these have fewer tokens: WordPiece reads a word of 100 characters as at most 100 tokens.
 _MARGIN_TOKENS = 128
-#: The minimum length of a truncated passage; fewer tokens are not worth reading.
+#: Smallest number of tokens of a truncated passage; fewer tokens are not worth reading.
 _MIN_PASSAGE_TOKENS = 8
-#: A truncated passage may take a token or two more than the same text did inside the full passage.
+#: Number of tokens reserved per passage: a truncated text may have one or two more than inside the full passage.
 SLACK_TOKENS = 2
 #: A token of a vocabulary with a space after another character. Few vocabularies have such tokens.
 _INNER_SPACE = re.compile(r"[^ Ġ▁][ Ġ▁]")
@@ -47,7 +47,10 @@ _SAMPLE = (
 
 
 class PromptTokenizer:
-    """Tokenizes texts as a tokenizer does without its special tokens, safe to share among threads."""
+    """Tokenizes texts as a tokenizer does, but adds no special tokens. Threads may share it.
+
+    Chat markup in a text, such as <|im_end|>, is read as a special token.
+    """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         # A copy, because a tokenizer that one thread configures while another uses it raises "Already borrowed".
@@ -61,7 +64,7 @@ class PromptTokenizer:
         return self._ids([text])[0]
 
     def tokens(self, texts: Sequence[str]) -> list[TextTokens]:
-        """Returns the token ids of texts, with the positions of the tokens in characters."""
+        """Returns the token ids of texts, and the start and end of each token in characters."""
         encodings = self._backend.encode_batch(list(texts), add_special_tokens=False)
         return [_text_tokens(encoding.ids, encoding.offsets) for encoding in encodings]
 
@@ -72,7 +75,7 @@ class PromptTokenizer:
     def ids_of_prompt(
         self, prompt: str, passages: Sequence[Passage], tokens: Sequence[TextTokens], shown: Sequence[str]
     ) -> list[int]:
-        """Returns the token ids of a prompt, equal to `ids(prompt)`.
+        """Returns the token ids of a prompt, equal to `ids(prompt)`, but reuses the tokens of the passages.
 
         Args:
             passages: the passages in the order of the prompt.
@@ -107,9 +110,9 @@ class PromptTokenizer:
 
     @cached_property
     def cuts_at_spaces(self) -> bool:
-        """True if no token spans a gap, and the parts of a text before and after a gap have their tokens in the whole.
+        """True if no token spans a gap, and the parts of a text around a gap have the same tokens as in the whole text.
 
-        It is tried at all gaps of `_SAMPLE`.
+        The second condition is tested at all gaps of `_SAMPLE`.
         """
         found = [id_ for token, id_ in self._backend.get_vocab().items() if _INNER_SPACE.search(token)]
         if any(_SPACE_AFTER_WORD.search(self._backend.decode([id_], skip_special_tokens=False)) for id_ in found):
@@ -126,8 +129,8 @@ class PromptTokenizer:
 def beginning(text: str, tokens: int, count: Callable[[str], int]) -> str:
     """Returns a beginning of a text with the same first `tokens` tokens, or the whole text if it is short.
 
-    Reads `CHARS_PER_TOKEN` characters per token, and doubles that while they have too few tokens. So a text of up to
-    tokens * CHARS_PER_TOKEN characters is returned as it is, and a cut text has more than `tokens` tokens.
+    It begins with `CHARS_PER_TOKEN` characters per token, and doubles their number while they have too few tokens. So a
+    text of up to tokens * CHARS_PER_TOKEN characters is returned whole, and a cut text has more than `tokens` tokens.
 
     Args:
         tokens: the number of first tokens that are kept.
@@ -140,7 +143,7 @@ def beginning(text: str, tokens: int, count: Callable[[str], int]) -> str:
 
 
 def first_tokens(text: str, tokens: int, token_ends: Callable[[str], Sequence[int] | npt.NDArray[np.int64]]) -> str:
-    """Returns the text up to the end of its first `tokens` tokens; the whole text if it has no more.
+    """Returns the text up to the end of its first `tokens` tokens; the whole text if it has fewer tokens.
 
     Args:
         token_ends: text → the end of each of its tokens, in characters.
@@ -150,7 +153,7 @@ def first_tokens(text: str, tokens: int, token_ends: Callable[[str], Sequence[in
 
 
 def ending(text: str, tokens: int, count: Callable[[str], int]) -> str:
-    """Returns an end of a text with the same last `tokens` tokens; a short text as it is. See `beginning`."""
+    """Returns an end of a text with the same last `tokens` tokens, or a short text whole. See `beginning`."""
     chars = tokens * CHARS_PER_TOKEN
     while chars < len(text) and count(text[-chars:]) < tokens + _MARGIN_TOKENS:
         chars *= 2
@@ -158,15 +161,17 @@ def ending(text: str, tokens: int, count: Callable[[str], int]) -> str:
 
 
 def passage_limit(lengths: Sequence[int], room: int, prompt_tokens: int) -> int:
-    """Largest number of tokens of a passage with which all passages fit. Long passages get what short ones do not need.
+    """Returns the largest number of tokens per passage at which all passages fit.
+
+    Long passages get the tokens that short ones do not need.
 
     Args:
-        lengths: tokens of each passage; together they exceed `room`.
-        room: tokens for all passages.
-        prompt_tokens: tokens of the whole prompt.
+        lengths: number of tokens of each passage; their sum exceeds `room`.
+        room: number of tokens for all passages together.
+        prompt_tokens: largest number of tokens of a prompt, for the error.
 
     Raises:
-        InvalidRequest: the query leaves too little room.
+        InvalidRequest: query and instruction leave fewer than 8 tokens per passage.
     """
     limit = 0
     for shorter, length in enumerate(sorted(lengths)):
@@ -196,6 +201,7 @@ def _ids_between(tokens: TextTokens, start: int, end: int) -> array[int]:
 
 
 def _first_gap(text: str) -> int:
+    """Returns the index of the first gap, or -1."""
     at = text.find(" ")
     while at >= 0 and not _is_gap(text, at):
         at = text.find(" ", at + 1)
@@ -203,6 +209,7 @@ def _first_gap(text: str) -> int:
 
 
 def _last_gap(text: str) -> int:
+    """Returns the index of the last gap, or -1."""
     at = text.rfind(" ")
     while at >= 0 and not _is_gap(text, at):
         at = text.rfind(" ", 0, at)

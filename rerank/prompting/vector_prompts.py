@@ -16,10 +16,12 @@ from rerank.prompting.tokens import beginning, first_tokens
 from rerank.types import Passage, Query
 from rerank.util.combining import nfc
 
-#: Replace token ids where the next passage's vector and the query's vector go.
+#: Stands for a token id where the vector of the next passage goes.
 PASSAGE_SLOT = -1
+#: Stands for a token id where the vector of the query goes.
 QUERY_SLOT = -2
 
+#: Field of a template → the slot of its vector.
 _SLOTS = {"candidate": PASSAGE_SLOT, "query_vector": QUERY_SLOT}
 _FIELD = re.compile(r"\{(num|query|instruction|rank|candidate|text|query_vector)\}")
 #: Marks a vector in a prompt's text. A separate token, so that the text around it is tokenised as in training.
@@ -29,16 +31,21 @@ _VECTOR_MARKER = "<PLACEHOLDER>"
 class VectorPrompts:
     """Renders windows as PE-Rank prompts for one tokenizer and template.
 
-    A checkpoint with another vocabulary reads the chat markup and BOS of its tokenizer; one that shares the
-    encoder's vocabulary reads the template's text only.
+    Prompts of a checkpoint with its own vocabulary have the chat markup and BOS of its tokenizer; prompts of a
+    checkpoint that uses the encoder's vocabulary have the template's text only.
 
     Args:
-        in_chat: render chat markup and BOS. Adds the token `<PLACEHOLDER>` to the tokenizer if it is missing.
-        text_tokens: the most tokens that a template with `{text}` shows per passage, in addition to its vector.
+        template: the prompt's words and style.
+        tokenizer: the tokenizer of the checkpoint or of the encoder.
+        in_chat: whether prompts have chat markup and BOS. If so, the tokenizer gets the token `<PLACEHOLDER>`.
+        text_tokens: largest number of tokens of text next to a passage's vector, if the template has `{text}`.
 
     Attributes:
         reads_text: the template shows the text of passages.
         reads_query_vector: the template has a slot for the query's vector.
+
+    Raises:
+        ConfigError: the template has words of the assistant.
     """
 
     def __init__(self, template: Template, tokenizer: PreTrainedTokenizerBase, in_chat: bool, text_tokens: int) -> None:
@@ -58,7 +65,7 @@ class VectorPrompts:
         self._render = self._render_chat if in_chat else self._render_plain
 
     def sanitize(self, query: Query) -> Query:
-        """Returns the query as the prompt may contain it. Without chat markup, no text can imitate any."""
+        """Returns the sanitized query; without chat markup in NFC only, because then no text can imitate markup."""
         if not self._in_chat:
             return replace(query, text=nfc(query.text), instruction=nfc(query.instruction))
         return replace(query, text=self._sanitize(query.text), instruction=self._sanitize(query.instruction))
@@ -71,9 +78,10 @@ class VectorPrompts:
         return first_tokens(self._sanitize(start), self._text_tokens, self._renderer.token_ends)
 
     def fitting(self, query: Query, most: int) -> Query:
-        """Returns the sanitized query with its text cut, so that it has `most` tokens in a prompt, with instruction.
+        """Returns a sanitized query whose text is cut so that text and instruction have at most `most` tokens.
 
-        Raises: InvalidRequest if the instruction leaves no room for the query.
+        Raises:
+            InvalidRequest: the instruction leaves no room for the query.
         """
         instruction = len(self._renderer.token_ends(query.instruction))
         if instruction >= most:
@@ -86,12 +94,12 @@ class VectorPrompts:
         return query if text == query.text else replace(query, text=text, is_truncated=True)
 
     def token_ids(self, query: Query, passages: Sequence[Passage]) -> tuple[int, ...]:
-        """Returns token ids and slots of a sanitized query, and of passages with their `shown_text`, in their order."""
+        """Returns the token ids and slots of the prompt of a sanitized query and passages with their `shown_text`."""
         texts = tuple(passage.text for passage in passages) if self.reads_text else ("",) * len(passages)
         return self._render(query.text, query.instruction, texts)
 
     def length(self, n: int) -> int:
-        """Returns the number of positions of a prompt with an empty query and n passages without text."""
+        """Returns the number of token ids and slots of a prompt with an empty query and n passages without text."""
         return len(self._render("", "", ("",) * n))
 
     def _render_plain(self, text: str, instruction: str, texts: tuple[str, ...]) -> tuple[int, ...]:
@@ -106,7 +114,7 @@ class VectorPrompts:
         return tuple(ids)
 
     def _render_chat(self, text: str, instruction: str, texts: tuple[str, ...]) -> tuple[int, ...]:
-        """Renders and tokenises with chat markup and with markers, which the slots then replace."""
+        """Renders a prompt with chat markup, tokenizes it, and replaces the markers of vectors by slots."""
         names = [str(rank) for rank in range(1, len(texts) + 1)]
         ids = self._renderer.tokenize(self._renderer.render(Query(text, instruction=instruction), names, texts))
         marker = cast(int, self._tokenizer.convert_tokens_to_ids(_VECTOR_MARKER))
