@@ -36,7 +36,7 @@ class Command(TyperCommand):
             raise
 
     def _check_flags(self, ctx: Any, args: list[str]) -> None:
-        """Raises: typer.BadParameter for a value of a flag that takes none, if the command has no arguments."""
+        """Raises: typer.BadParameter if a value follows a flag that takes none, unless the command has arguments."""
         options = [option for option in self.get_params(ctx) if hasattr(option, "is_flag")]
         if len(options) < len(self.get_params(ctx)):
             return

@@ -93,7 +93,7 @@ def keys() -> None:
 def add(
     name: Annotated[str, typer.Argument(help="Name of the key's holder, for the log and the errors of the service.")],
     keys: Annotated[Path, typer.Option(help="The file of the keys, which is created if need be.")],
-    max_calls: Annotated[int | None, typer.Option(min=1, help="Most calls in flight.")] = None,
+    max_calls: Annotated[int | None, typer.Option(min=1, help="Largest number of calls in flight.")] = None,
 ) -> None:
     """Make a key, print it once, and append its hash to the file, which a running service reads within a second.
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 #: Longer ids continue on the next line.
 _DOC_ID_WIDTH = 24
+#: Kind of the scores → its name in the head of their column; any other kind is a log-probability.
 _SCORES = {
     "SCORE_KIND_RANK": "by rank",
     "SCORE_KIND_POINTWISE": "pointwise",

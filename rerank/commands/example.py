@@ -1,7 +1,7 @@
 """The example of `rerank rank --example` and of the inspector's empty page."""
 
 EXAMPLE_QUERY = "how long does a flea live"
-#: Every second one answers. Each answer shares one word with the query or none, and two of the others share more.
+#: Every second passage answers the query. An answer shares at most one word with it, and two other passages share more.
 EXAMPLE_PASSAGES = (
     "How long can people live on a small boat?",
     "An adult flea survives a hundred days.",

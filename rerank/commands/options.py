@@ -70,8 +70,8 @@ FirstStageWeightOption = Annotated[
     typer.Option(
         parser=_checked(first_stage_weight),
         metavar=f"NUMBER or {_metavar(FirstStageKind)}",
-        help="Weight of the first stage: a number; auto, the model decides; or neural, for a strong neural first "
-        "stage. Default: the service's setting; for a search auto.",
+        help="Weight of the first stage: a number; auto: the model decides; or neural: the first stage is a strong "
+        "neural one. Default: the service's setting; for a search auto.",
     ),
 ]
 TimeoutS = Annotated[float, typer.Option(help="Deadline of the call, in seconds.")]
@@ -107,7 +107,7 @@ class RankingSettings:
         "Leave out results with less relevance, 0 to 1, before --top-n counts; for models that give it, see "
         "`rerank models`.",
     ] = None
-    timeout_s: Annotated[float | None, "Deadline in seconds; default: 60 for a service, none without one."] = None
+    timeout_s: Annotated[float | None, "Deadline in seconds; default: 60 with a service, none in this process."] = None
     tls_ca: TLSCA = None
     max_chunks_per_doc: Annotated[
         int,

@@ -21,9 +21,9 @@ from rich.progress import (
 
 T = TypeVar("T")
 
-#: Share of the work after which a line is printed.
+#: Share of the steps after which a line is printed.
 _LINE_SHARE = 0.05
-#: Time since the last line after which the next report is printed, too.
+#: Time since the last line after which the next report is printed whatever its share.
 _LINE_S = 30.0
 #: Least time between two lines.
 _SHORTEST_S = 2.0
@@ -33,7 +33,7 @@ class ProgressReport(Protocol):
     """Shows how far the stages of long work are."""
 
     def report(self, stage: str, done: int, total: int | None) -> None:
-        """Shows `done` of `total` steps of a stage; a `total` of None is unknown."""
+        """Shows that `done` of `total` steps of a stage are done; `total` is None if the number is unknown."""
 
 
 @contextmanager

@@ -24,8 +24,10 @@ from rerank.util.files import missing_path_hint
 if TYPE_CHECKING:
     from rerank.v1 import rerank_pb2 as pb
 
-#: An argument of one word with such an end or start is the name of a file, not a passage.
-_FILE_ENDS, _PATH_STARTS = (".csv", ".gz", ".json", ".jsonl", ".tsv", ".txt"), ("/", "./", "../", "~/")
+#: An argument of one word that ends like this is the name of a file, not a passage.
+_FILE_ENDS = (".csv", ".gz", ".json", ".jsonl", ".tsv", ".txt")
+#: An argument of one word that starts like this is the path of a file, not a passage.
+_PATH_STARTS = ("/", "./", "../", "~/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +53,9 @@ class RankSettings(options.RankingSettings):
     ] = None
     model: Annotated[
         str,
-        "Name of a model of the service; without one: a bundled model, a name on the Hugging Face hub, PATH, "
-        "PROFILE:PATH or RANKER:PATH of a checkpoint, or NAME= and one of these, as `rerank serve` takes it. Empty: "
-        "the default model.",
+        "With a service: the name of one of its models. In this process: a bundled model, a name on the Hugging Face "
+        "hub, PATH, PROFILE:PATH or RANKER:PATH of a checkpoint, or NAME= and one of these, as `rerank serve` takes "
+        "it. Empty: the default model.",
     ] = ""
     encoder: options.Encoder = None
     batch: Annotated[
@@ -109,6 +111,7 @@ def rank(settings: RankSettings) -> None:
 
 
 def _as_texts(settings: RankSettings) -> RankSettings:
+    """The settings for passages on the command line, which are unordered unless --ordered is given."""
     return replace(settings, ordered=bool(settings.ordered))
 
 
@@ -137,8 +140,8 @@ def _rank_batch(settings: RankSettings, requests: Path, out: Path) -> None:
 
     fields = settings.fields() | {"return_passages": False}
     with open_client(settings.target or DEFAULT_TARGET, settings.tls_ca) as client:
-        asked = (settings.model, fields["strategy"]["preranker"] or "")
-        models = list_loaded_models(client, asked, settings.call_timeout_s).models
+        names = (settings.model, fields["strategy"]["preranker"] or "")
+        models = list_loaded_models(client, names, settings.call_timeout_s).models
         ranked = RankedFile(requests, out, ranking_settings(fields, models))
         counts = ranked.rank(partial(client.rerank_many, timeout_s=settings.call_timeout_s, **fields))
     before = f", {counts.before:,} of them before" if counts.before else ""

@@ -34,10 +34,14 @@ Answers: TypeAlias = Callable[[Iterator[tuple[str, Iterable[Passage]]]], Iterabl
 def ranking_settings(fields: Mapping[str, Any], models: Sequence[pb.Model]) -> dict[str, Any]:
     """The settings that decide the answers: fields of RerankRequest, and the name and revision of the model.
 
+    Args:
+        fields: fields of RerankRequest without the query and the candidates.
+        models: the models of the service, the default model first.
+
     Raises:
         InvalidRequest: a field cannot have its value.
-        NotFound: the service has no such model.
-        SelfTestFailed: it does not serve the model.
+        NotFound: the service has no model of a name in the fields.
+        SelfTestFailed: the service does not serve the model.
     """
     request = request_message(pb.RerankRequest, fields)
     names = {"": models[0]} | {model.name: model for model in models}
@@ -76,7 +80,7 @@ class RankedFile:
 
     Attributes:
         requests: the file of requests, in RankLLM's form.
-        path: the file. It is written under another name, which ends in ".partial", and renamed at the end.
+        path: the file of rankings. It is written under another name, which ends in ".partial", and renamed at the end.
         settings: see `ranking_settings`.
     """
 

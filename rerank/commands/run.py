@@ -24,7 +24,7 @@ FAILED = 1
 #: The caller's mistake, such as wrong flags.
 USAGE_ERROR = 2
 _UNREACHABLE, _LATE, _REFUSED = 3, 4, 5
-#: gRPC status of an error → exit code; of any other status: FAILED. docs/reference/statuses.md has the same table.
+#: gRPC status of an error → exit code; other statuses have FAILED. docs/reference/statuses.md has the same table.
 _EXIT_CODES = {
     **dict.fromkeys(("INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "UNIMPLEMENTED"), USAGE_ERROR),
     **dict.fromkeys(("UNAUTHENTICATED", "PERMISSION_DENIED"), USAGE_ERROR),

@@ -33,8 +33,10 @@ if TYPE_CHECKING:
 _HTTP_PORT = 8080
 #: The demonstration's query.
 _EXAMPLE = "parse a date string with a known format"
-#: Candidates of the demonstration, and passages of a window of FIRST.
-_DEPTH, _WINDOW = 20, 10
+#: Number of candidates of the demonstration.
+_DEPTH = 20
+#: Number of passages in a window of FIRST in the demonstration.
+_WINDOW = 10
 
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 
@@ -51,15 +53,16 @@ class ServeSettings:
     model: Annotated[
         list[str] | None,
         "Name of a bundled model, such as pe-rank-first; or NAME=PATH, where PATH is ORGANISATION/MODEL on the "
-        "Hugging Face hub, where @REVISION may follow, or the folder of a checkpoint with a manifest, as training "
-        "writes it. PROFILE:PATH or RANKER:PATH says how another one ranks. Without NAME= it is `default`. Precedes "
-        "the models of --config and replaces the bundled model of the same name. Repeatable.",
+        "Hugging Face hub, with or without @REVISION, or the folder of a checkpoint with a manifest, as training "
+        "writes it. For other checkpoints, PROFILE:PATH or RANKER:PATH says how the model ranks. Without NAME=, the "
+        "model is named `default`. It precedes the models of --config and replaces the bundled model of the same "
+        "name. Repeatable.",
     ] = None
     http: Annotated[
         str | None,
         typer.Option(
             metavar="[HOST:PORT]",
-            help="Also serve HTTP: at this address, else at the file's address or 127.0.0.1:8080.",
+            help="Also serve HTTP at this address; without one, at the address in --config or at 127.0.0.1:8080.",
         ),
     ] = None
     allowed_host: Annotated[
@@ -87,7 +90,7 @@ class ServeSettings:
 
     @property
     def overrides(self) -> dict[str, object]:
-        """The settings of the service that the options override; None for others."""
+        """The settings of the service by name; None for a setting whose option was not given."""
         names = ("listen", "index", "encoder", "device", "keys")
         http = {"listen": self.http or None, "allowed_hosts": self.allowed_host or None, "qrels": self.qrels}
         given = {name: value for name, value in http.items() if value is not None}
@@ -228,7 +231,7 @@ def demo(
 ) -> None:
     """Index Python's documentation and rerank a query over it.
 
-    Starts a service for it.
+    The command starts a service in a child process.
     """
     from rerank.client.client import RerankClient
 

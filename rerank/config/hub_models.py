@@ -50,7 +50,7 @@ def _downloaded(model: ModelConfig) -> ModelConfig:
 
 
 def _own_template(folder: Path, model: LanguageModel, profile: Profile, name: str) -> dict[str, object]:
-    """The setting `template` for the folder's template, which precedes the profile's; empty if the folder has none."""
+    """The setting `template` with the folder's template, which replaces the profile's; empty if there is none."""
     if profile.publisher_prompt is not None and model.template is None:
         bring_prompt(profile.publisher_prompt, folder, name)
     own = folder / TEMPLATE_FILE

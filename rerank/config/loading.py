@@ -125,7 +125,7 @@ def _default_stages(name: str, models: Mapping[str, ModelConfig]) -> list[str]:
 def _merged(given: object, override: object) -> object:
     if not isinstance(override, Mapping) or not isinstance(given, Mapping | str):
         return override
-    return {**({"listen": given} if isinstance(given, str) else given), **override}  # of http, the text is the address
+    return {**({"listen": given} if isinstance(given, str) else given), **override}  # a text for `http` is its address
 
 
 def _further_models(settings: Mapping[str, object], first_models: Sequence[Mapping[str, object]]) -> Sequence[object]:

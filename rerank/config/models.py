@@ -65,7 +65,7 @@ class ModelSettings(Settings):
         return self.window_size
 
     def weight_for(self, kind: FirstStageKind) -> FirstStageWeight:
-        """The weight of the first stage in requests that state no number; `kind` if the model derives it by list."""
+        """The weight of the first stage in requests that state no number; `kind` if it is derived from each list."""
         return 0.0
 
     @model_validator(mode="after")
@@ -75,7 +75,7 @@ class ModelSettings(Settings):
         return self
 
 
-#: Settings of when a model runs and in what windows: no score of a window depends on them.
+#: Settings that say when a model runs and in which windows. The model's scores of a window do not depend on them.
 SCHEDULE_SETTINGS = {*ModelSettings.model_fields, "first_stage_weight"}
 
 
@@ -83,8 +83,8 @@ class CheckpointModel(ModelSettings):
     """Settings of a model with a checkpoint.
 
     Attributes:
-        path: folder of the checkpoint, or its name on the hub; the service then downloads it at its start. Default:
-            none.
+        path: folder of the checkpoint, or its name on the hub, from which the service downloads it when it starts.
+            Default: none.
     """
 
     path: Path | None = None
@@ -98,9 +98,9 @@ class ProfiledModel(CheckpointModel):
     """Settings of a model for which a profile may exist, as for published models.
 
     Attributes:
-        profile: name of the profile of a published model. It has the defaults of the other settings, and settings of
-            the prompts beside the template's words. A template.yaml in the checkpoint's folder takes precedence over
-            the profile's template.
+        profile: name of the profile of a published model. It states the defaults of the other settings, and the
+            settings of the prompts except for the template's words. A template.yaml in the checkpoint's folder takes
+            precedence over the profile's template.
         precision: number format of the model. Default: auto.
     """
 
@@ -135,8 +135,8 @@ class LanguageModel(ProfiledModel):
     Attributes:
         template: name of a bundled prompt template, or of one in the package rank-llm, such as rank-llm:rank_gpt, or
             path of a YAML file. Default: the checkpoint's.
-        prompt: settings of the prompts beside the words of the template, see below. Default: those of the profile or of
-            the checkpoint.
+        prompt: settings of the prompts except for the template's words, see below. Default: the settings of the profile
+            or of the checkpoint.
     """
 
     #: True if the default of `window_size` comes from the checkpoint's manifest.
@@ -332,7 +332,7 @@ class GenerationModel(ListwiseModel):
         path: folder of the causal LM or of a LoRA adapter.
         template: name of a bundled prompt template or path of a YAML file; use the template of the model's training.
             Default: first.
-        thinking_tokens: the most tokens of a reasoning, without the tokens of the answer; 0 for a model that answers at
+        thinking_tokens: largest number of tokens of the reasoning before the answer; 0 for a model that answers at
             once. With reasoning, the answer is the last chain of identifiers, such as "[2] > [1]", after the last
             </think>. A window whose reasoning is longer keeps its order, and the reply says so. Default: 0.
     """
@@ -357,8 +357,8 @@ class FusionInDecoderModel(ProfiledModel):
 
     Attributes:
         path: folder of the model.
-        window_size: the default number of passages per window, and the most, up to 100; the answer has a token for each
-            character of their order, "[2] > [1] > …". Default: 20; checkpoints whose names end with -v2 order 100.
+        window_size: the default and the largest number of passages per window, at most 100; the answer has a token for
+            each character of their order, "[2] > [1] > …". Default: 20; checkpoints whose names end with -v2 order 100.
     """
 
     ranker: Literal["fusion-in-decoder"]
@@ -419,8 +419,8 @@ class FusionModel(WholeListModel):
         first_stage_weight: weight of the first stage's scores in requests that state no number, 0 to 100. Default:
             none, the weight is derived from each list.
         beyond_words_weight: weight of a first stage that is stated to be neural, and the largest weight that is derived
-            from a list. A derived weight is the lower, down to 0, the more the first stage correlates with BM25 over
-            the list, and the less the other signals agree with the first stage. Default: 1.25.
+            from a list. A derived weight falls, down to 0, if the first stage correlates with BM25 over the list, or if
+            the other signals do not agree with the first stage. Default: 1.25.
         lexical_weight: weight of BM25 over the texts of the list, 0 to 100. Default: 0.5.
         sparse_weight: weight of the score of learned sparse vectors, 0 to 100; 0: they are not computed. Default: 0.5.
         cosine_depth: number of passages whose cosine is computed: the best by the other signals. Passages whose vectors

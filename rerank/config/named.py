@@ -35,10 +35,11 @@ _CONFIGS = ("config.json", ADAPTER_FILE)
 
 
 def named_model(given: str) -> dict[str, object]:
-    """The settings of a model as the command line gives it: NAME of a bundled model, or NAME=MODEL, where MODEL is a
-    bundled model, PROFILE:PATH of a published checkpoint, RANKER:PATH, or the PATH of a checkpoint with a manifest or
-    of a cross-encoder. A PATH is a folder, or ORGANISATION/MODEL on the hub, where @REVISION may follow; one that a
-    profile lists has that profile. MODEL alone, if it is not bundled, is named `default`.
+    """The settings of a model that the command line gives as NAME of a bundled model, as NAME=MODEL, or as MODEL.
+
+    MODEL is the name of a bundled model, PROFILE:PATH of a published checkpoint, RANKER:PATH, or the PATH of a
+    checkpoint with a manifest or of a cross-encoder. PATH is a folder, or ORGANISATION/MODEL on the hub with or without
+    @REVISION; if a profile lists this model, it is used. MODEL without NAME= is named `default` unless it is bundled.
 
     The files of the checkpoint are checked when the model is loaded, so that other models can be served although one is
     damaged. If no profile lists a model on the hub, its settings are downloaded here; `rerank.config.hub_models`

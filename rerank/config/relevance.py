@@ -18,7 +18,7 @@ class RelevanceCurve(Settings):
 
     Attributes:
         intercept: the log-odds at the cosine 0.
-        slope: what is added to the log-odds at the cosine 1, above 0.
+        slope: increase of the log-odds from the cosine 0 to the cosine 1; above 0.
     """
 
     intercept: float

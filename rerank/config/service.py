@@ -63,13 +63,13 @@ class EngineConfig(Settings):
         max_batch_tokens: limit on the tokens of a batch. For comparison, 4096 tokens are a hundred PE-Rank windows of
             40 positions or eight windows of 512 tokens. Default: 512 on a CPU, 16,384 on CUDA; for a model that reads
             windows one by one, one window.
-        max_queue_tokens: limit on the expected tokens of all requests in progress. Beyond it, the caller with the most
-            tokens gives way: its latest request, or the new one if it is the caller's, fails with RESOURCE_EXHAUSTED. A
-            single request may exceed the limit until another caller needs the room. A window counts as at least 16
-            tokens. Default: 1,000,000.
-        text_vector_cache_bytes: size in bytes of the cache of text vectors, which saves encoding a text of a request
-            again when it comes again; see VectorCache. 0: no cache. Default: 64 MiB, enough for some 30,000 texts with
-            vectors of 384 numbers.
+        max_queue_tokens: limit on the expected tokens of all requests in progress. Beyond it, a request of the caller
+            with the most tokens fails with RESOURCE_EXHAUSTED: the new request if it is this caller's, otherwise this
+            caller's latest. A single request may exceed the limit until another caller needs the room. A window counts
+            as at least 16 tokens. Default: 1,000,000.
+        text_vector_cache_bytes: size in bytes of the cache of text vectors, so that a text that several requests have
+            is encoded once; see VectorCache. 0: no cache. Default: 64 MiB, enough for some 30,000 texts with vectors of
+            384 numbers.
     """
 
     max_batch_tokens: Positive | None = None
@@ -87,13 +87,12 @@ class Limits(Settings):
         max_message_bytes: size of a request in bytes, below 2 GiB; gRPC refuses a larger one with RESOURCE_EXHAUSTED.
             Default: 16 MiB.
         max_request_s: time to answer a request, in seconds; later it fails with DEADLINE_EXCEEDED. Default: 120.
-        max_calls: number of calls in flight. Beyond it, the caller with the most calls gives way: one of its calls
-            fails with RESOURCE_EXHAUSTED, or the new one if it is the caller's. Calls whose message has not come or
-            whose answer is not read go first (the connection of an unread answer ends), then the latest call. Default:
-            1,000.
+        max_calls: number of calls in flight. Beyond it, a call of the caller with the most calls fails with
+            RESOURCE_EXHAUSTED: the new call if it is this caller's, otherwise first a call whose message has not come
+            or whose answer is not read (the connection of an unread answer ends), then the latest call. Default: 1,000.
         max_bytes_in_flight: bytes of all requests and answers in flight; messages of up to 64 KiB do not count. Beyond
-            it, the caller with the most bytes gives way, as for `max_calls`. A single message may exceed it. Default:
-            64 MiB.
+            it, a call of the caller with the most bytes fails, as for `max_calls`. A single message may exceed it.
+            Default: 64 MiB.
         max_transfer_s: time in which a request must arrive and an answer be read, in seconds. A request that takes
             longer fails with RESOURCE_EXHAUSTED; if an answer takes longer, its connection ends. Default: 20.
         max_connection_age_s: the age of a gRPC connection, in seconds; an older one is closed after its calls, so that

@@ -67,9 +67,9 @@ def passage_of(candidate: object, index: int) -> Passage:
 
 
 def read_candidates(path: Path) -> list[Passage]:
-    """Reads {"doc_id", "text", "title", "score"}, the last two optional, one per line or in one array.
+    """Reads candidates: objects {"doc_id", "text", "title", "score"}, one per line or in one array.
 
-    Further fields are ignored, with one warning in the log for the whole file.
+    The title and the score are optional. Further fields are ignored, with one warning in the log for the whole file.
 
     Args:
         path: a file, plain or gzip, or `rerank.readers.rows.STDIN`.
@@ -117,7 +117,7 @@ def _from_mapping(row: Mapping[str, object]) -> Passage:
 
 
 def read_requests(path: Path) -> list[CandidateList]:
-    """Reads {"query": {"qid", "text"}, "candidates": [{"docid", "score", "doc"}]}, one per line or in one array.
+    """Reads requests: {"query": {"qid", "text"}, "candidates": [{"docid", "score", "doc"}]}, by line or in an array.
 
     A `doc` is a text, or an object with the text and, optionally, a "title", which is put before the text. RankLLM's
     older form is read, too: {"query": text, "hits": [{"qid", "docid", "score", "content"}]}. Other fields are ignored.
@@ -131,9 +131,12 @@ def read_requests(path: Path) -> list[CandidateList]:
 
 
 def request_rows(path: Path) -> Iterator[tuple[Mapping[str, Any], CandidateList]]:
-    """The rows of a request file, in the form that `read_requests` shows first, and their requests.
+    """Pairs of a row of a request file, in RankLLM's newer form, and the request in it.
 
-    Queries and candidates may repeat. Otherwise raises as `read_requests`.
+    Queries and candidates may repeat.
+
+    Raises:
+        CollectionError: the file or a row of it cannot be read; the message names the line.
     """
 
     def parse(row: Mapping[str, Any]) -> tuple[Mapping[str, Any], CandidateList]:

@@ -1,6 +1,6 @@
 """Reads relevance judgements (qrels) in the formats of TREC and BEIR, which are recognised by their content.
 
-White space separates the columns of TREC's files, so in an id it is percent-encoded there.
+White space separates the columns of TREC's files, so these files have it percent-encoded in ids.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rerank.readers.rows import BadRow, distinct, parsed_lines
 
 _FORMS = "TREC's four (query_id, 0, doc_id, relevance), or BEIR's three with tabs between (query-id, corpus-id, score)"
 
-#: A header is recognised by such a part of the first column's name.
+#: Parts of the name that the first column has in a header.
 _NAME = re.compile(r"quer|qid|topic", re.IGNORECASE)
 _WHITE_SPACE = re.compile(r"\s")
 #: The percent codes of all white space; its last character is U+3000.
@@ -24,7 +24,7 @@ _CODES = "|".join(quote(char) for char in map(chr, range(0x3001)) if _WHITE_SPAC
 _ENCODED = re.compile(_CODES, re.IGNORECASE)
 
 
-#: (ids) → those that exist among them; ids without white space or its codes may be left out.
+#: A function: ids → the ids among them that exist. It may leave out ids without white space or its percent codes.
 FindIds: TypeAlias = Callable[[Set[str]], Collection[str]]
 
 
@@ -42,7 +42,7 @@ def read_qrels(path: Path) -> list[Qrel]:
     - TREC: query_id, an unused column, doc_id, relevance, with white space between.
     - BEIR: query_id, doc_id, relevance, with tabs between.
 
-    The first line may be a header, such as "query-id corpus-id score". Tabs at the end of a line do not count.
+    The first line may be a header, such as "query-id corpus-id score". Tabs at the end of a line are ignored.
 
     With tabs between the columns, doc_ids may contain spaces, and are read as they are. Otherwise, %20 is a space in an
     id, and the percent codes of other white space are decoded too. `with_known_ids` gives ids the form that queries and
@@ -58,7 +58,7 @@ def read_qrels(path: Path) -> list[Qrel]:
 
 
 def with_known_ids(qrels: Sequence[Qrel], find_queries: FindIds, find_passages: FindIds) -> list[Qrel]:
-    """The judgements with the ids of queries and passages, for ids that differ only by codes of white space.
+    """The judgements with the ids that queries and passages have, where these differ only by codes of white space.
 
     An id that exists as it is written stays; see `known_ids`. Call this before comparing judgements with queries and
     passages.
@@ -103,7 +103,7 @@ class _FileFormat:
 
     def __init__(self) -> None:
         self._columns = 0
-        self._separator: str | None = None  # white space
+        self._separator: str | None = None  # splits at white space
 
     def qrel(self, line: str) -> Qrel | None:
         """The judgement in a line; None for the header. Raises: BadRow."""

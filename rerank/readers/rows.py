@@ -33,7 +33,7 @@ STDIN = Path("-")
 _MAX_LINE_BYTES = 256 << 20
 #: The most consecutive blank lines, some .5 s of reading. A damaged file may have so many that it takes minutes.
 _MAX_BLANK_LINES = 1_000_000
-#: A JSON array is read as a whole.
+#: The largest JSON array, which is read into memory as a whole.
 _MAX_ARRAY_BYTES = 2 << 30
 _GZIP = b"\x1f\x8b"
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -42,12 +42,14 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 DOC_ID_FIELDS = ("doc_id", "_id", "docid", "id")
 #: Names of the field with the text of a passage, the preferred one first; RankLLM's indexes have these names.
 TEXT_FIELDS = ("text", "segment", "contents", "content", "body", "passage")
-#: An error shows this many fields of a row, and this many characters of a field's name.
-_SHOWN_FIELDS, _SHOWN_CHARS = 8, 40
+#: The most fields of a row that an error shows.
+_SHOWN_FIELDS = 8
+#: The most characters of a field's name that an error shows.
+_SHOWN_CHARS = 40
 
 
 class BadRow(ValueError):
-    """A row does not have its format. The message follows file and line, as in "has no text"."""
+    """A row does not have the expected format. Its message, such as "has no text", is put after file and line."""
 
 
 def json_object(line: str) -> Mapping[str, Any]:
@@ -312,7 +314,7 @@ def finite_number(value: str | Real, name: str) -> float:
     try:
         if math.isfinite(number := float(value)):
             return number
-    except (ValueError, OverflowError):  # the latter of an integer of more than 308 digits
+    except (ValueError, OverflowError):  # OverflowError: an integer of more than 308 digits
         pass
     raise BadRow(f"has {reprlib.repr(value)} as {name}; give a finite number")
 
@@ -348,7 +350,7 @@ def id_value(value: object, name: str) -> str:
 
 
 def text_value(value: object, name: str) -> str:
-    """A text of the field `name`. Raises: BadRow if it is none, or none that UTF-8 can hold."""
+    """The text in the field `name`. Raises: BadRow if the value is no text, or UTF-8 cannot hold the text."""
     if not isinstance(value, str):
         raise BadRow(f"has {reprlib.repr(value)} as {name}; give a string")
     try:
