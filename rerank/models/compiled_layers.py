@@ -19,7 +19,7 @@ from transformers.utils.import_utils import is_cuda_stream_capturing
 
 log = logging.getLogger(__name__)
 
-#: torch gives up compiling a function after this many versions. All models of a type share the function of their
+#: torch compiles at most this many versions of a function. All models of a type share the function of their
 #: layers, and each needs two versions: for one sequence, and for several.
 _MOST_VERSIONS = 64
 
@@ -27,8 +27,8 @@ _MOST_VERSIONS = 64
 def set_up_compiler() -> None:
     """Configures torch's compiler for compiled layers, in the whole process.
 
-    Floats such as the epsilon of a norm become constants. By default a function with dynamic shapes gets them as
-    tensors on the CPU, and torch builds C++ for them, which took more than 40 s on a machine with an H100.
+    Numbers such as the epsilon of a norm become constants. By default a function with dynamic shapes gets them as
+    tensors on the CPU, and torch builds C++ for these, which took more than 40 s on a machine with an H100.
     """
     torch._dynamo.config.specialize_float = True
     torch._dynamo.config.recompile_limit = max(_MOST_VERSIONS, torch._dynamo.config.recompile_limit)
@@ -37,7 +37,8 @@ def set_up_compiler() -> None:
 def set_up_gpu(device: torch.device) -> None:
     """Starts torch's compiler on a GPU in the background, which takes some eight seconds once in a process.
 
-    cuDNN's attention plans 38 ms for every new shape, so it is off except for shapes that `LastTokenReader` warms up.
+    cuDNN's attention is switched off, because it plans 38 ms for every new shape; `LastTokenReader` uses it for the few
+    shapes that it warms up.
     """
     if device.type == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)
@@ -62,14 +63,14 @@ class PlaceholderCache(DynamicCache):
 
 
 def compile_layers(model: PreTrainedModel, warm_up: Callable[[], object]) -> bool:
-    """Compiles the decoder layers of a model, which share one compiled function. Returns False if it has none.
+    """Compiles the decoder layers of a model, which share one compiled function. Returns False if it has no such layer.
 
-    A layer that gets a cache of keys and values is not compiled: the cache knows the number of the layer, so that every
-    layer would be compiled for itself.
+    A call with a cache of keys and values runs uncompiled: the cache depends on the number of the layer, so that each
+    layer would need a compiled function of its own.
 
     Args:
-        warm_up: reads one sequence and several with the model, so that the compiler runs now. If that fails, the
-            layers run uncompiled, and the log says why.
+        warm_up: function that reads one sequence and then several with the model, so that the compiler runs now. If it
+            fails, the layers run uncompiled, and the log says why.
     """
     set_up_compiler()
     layers = [_CompilableLayer(layer) for layer in getattr(model.base_model, "layers", ())]
@@ -122,7 +123,7 @@ class CudaGraphs:
     all calls run the function, and the log says why.
 
     Args:
-        function: runs on the GPU only: it copies no tensor to the CPU, and tensors that it keeps stay at their address.
+        function: must run on the GPU only: it copies no tensor to the CPU, and tensors that it keeps stay in place.
     """
 
     def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:

@@ -16,13 +16,14 @@ _Read = Callable[[torch.Tensor], torch.Tensor]
 
 
 class DecodeState:
-    """B prefilled sequences; sequences of equal length share a forward pass and a cache of transformers.
+    """B prefilled sequences. Those of equal length share a forward pass and a cache of keys and values.
 
     On a GPU the cache has one length from the beginning, so that all steps are replays of one CUDA graph.
 
     Args:
         model: a transformer, or a function that calls it.
-        sequences: (T,) token ids or (T, D) input vectors each; they are prefilled at once.
+        config: the settings of the transformer.
+        sequences: B sequences of (T,) token ids or (T, D) input vectors, which are prefilled at once.
         steps: largest number of decode steps.
 
     Attributes:
@@ -56,7 +57,7 @@ class DecodeState:
 
 
 class UncachedDecodeState:
-    """A DecodeState without batches or cache: each step reads each sequence again. The self-test compares with it."""
+    """A DecodeState without batches or cache: each step reads each whole sequence again. The self-test uses it."""
 
     def __init__(self, model: Callable[..., Any], sequences: Sequence[torch.Tensor], _steps: int) -> None:
         self._model, self._sequences = model, list(sequences)

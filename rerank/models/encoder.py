@@ -44,9 +44,9 @@ from rerank.prompting.tokens import beginning, first_tokens
 from rerank.types import Matrix, Passage, Precision, Query
 from rerank.util.combining import nfc
 
-#: A text by which the tokens are counted that the model adds to each text.
+#: An example of a text, to count the tokens that the model adds to each text.
 _PROBE = "word"
-#: Tokens of the batch by which the memory of batches on a GPU is measured.
+#: Number of tokens of the batch that measures how much memory a batch takes on a GPU.
 _MEASURED_TOKENS = 2048
 #: Largest number of tokens of a text in that batch.
 _MEASURED_TEXT_TOKENS = 512
@@ -76,8 +76,8 @@ class Encoder:
     Vectors are the same as from sentence-transformers' `encode_query` and `encode_document`.
 
     Args:
-        encoder: its settings, or its name: a folder, or a model on the Hugging Face hub. The default model is read
-            from the package of the extra `offline` if that is installed: the same weights without a download.
+        encoder: settings of the encoder, or its name: a folder, or a model on the Hugging Face hub. The default model
+            is read from the package of the extra `offline` if that is installed: the same weights without a download.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         vector_cache_bytes: size limit of `vector_cache`; 0: no cache.
 
@@ -179,7 +179,7 @@ class Encoder:
         return other
 
     def without_longer_vector(self, passage: Passage) -> Passage:
-        """Returns the passage; without its vector if that was made from more of the text than this encoder reads."""
+        """Returns the passage, without a vector that was made from more of the text than this encoder reads."""
         if passage.vector is None or self._fits(passage.text, self._passages):
             return passage
         return replace(passage, vector=None, vector_truncated=False)
@@ -191,7 +191,7 @@ class Encoder:
         return self._text_tokens([self._beginning(text, kind)], kind)[0] <= kind.max_text_tokens
 
     def copy_tokenizer(self) -> PreTrainedTokenizerBase:
-        """Copies the encoder's tokenizer, because one that several threads share raises "Already borrowed"."""
+        """Copies the encoder's tokenizer, because a tokenizer that several threads share raises "Already borrowed"."""
         return copy.deepcopy(self._model.tokenizer)
 
     def copy_model(self) -> SentenceTransformer:
@@ -226,13 +226,13 @@ class Encoder:
         """Returns (N, D) float32 unit vectors. Equal texts get equal bits; text beyond `max_text_tokens` is ignored.
 
         Args:
-            texts: what to encode.
+            texts: N texts of passages.
             dtype: number format of the matrix products, see `pick_dtype`; vectors of different formats are comparable.
         """
         return self._encode(texts, self._passages, self.pick_dtype(dtype))[0]
 
     def vectors_and_truncation(self, texts: Sequence[str], dtype: Precision = "float32") -> tuple[Matrix, list[bool]]:
-        """Returns the vectors of `encode_passages`, and for each text whether it has more tokens than are read."""
+        """Returns the (N, D) vectors of `encode_passages`, and for each text whether only its beginning was read."""
         vectors, counts = self._encode(texts, self._passages, self.pick_dtype(dtype))
         return vectors, [tokens > self.max_text_tokens for tokens in counts]
 
@@ -246,7 +246,7 @@ class Encoder:
         counts = self._text_tokens(read, kind)
         vectors = np.empty((len(distinct), self.id.dimension), dtype=np.float32)
         around = self.id.max_tokens - kind.max_text_tokens
-        # By tokens: sorted by characters, as in sentence-transformers, texts and code are padded by a quarter.
+        # sentence-transformers sorts by characters, and then a mixture of text and code is padded by a quarter.
         lengths = [around + min(tokens, kind.max_text_tokens) for tokens in counts]
         for rows in batches_by_length(lengths, self._batch_tokens):
             autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=dtype == "bfloat16")

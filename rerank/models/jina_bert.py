@@ -1,8 +1,8 @@
 """JinaBERT of jina-embeddings-v2 (Günther et al., arXiv 2310.19923) and jina-reranker-v1: BERT, ALiBi, gated MLPs.
 
 The publisher's folders name remote code for it in config.json, and `model_type` "bert". This is our implementation, so
-that no code from a checkpoint runs. Modules are named as in the published weights. It was compared with the
-formula of the paper and with folders of that layout, not with the published weights themselves.
+that no code from a checkpoint runs. Modules are named as in the published weights. The implementation was compared with
+the formula of the paper and with folders of that layout, not with the published weights themselves.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MODEL_TYPE = "jina_bert_v2"
 
 
 class JinaBertConfig(BertConfig):
-    """The settings of BERT; positions are biases of the attention, and MLPs are gated by GELU."""
+    """The settings of BERT. The model adds biases for positions to the attention, and gates its MLPs by GELU."""
 
     model_type = _MODEL_TYPE
 

@@ -13,8 +13,8 @@ from transformers import PreTrainedModel
 
 from rerank.errors import ConfigError
 
-#: oneDNN and torch each cache something for the last 1,024 shapes, some megabytes a shape: 1.5 GB after 300 requests of
-#: various lengths. The layers of a model need few shapes. The variables are read at the first computation.
+#: oneDNN and torch each cache some megabytes for each of the last 1,024 shapes: 1.5 GB after 300 requests of various
+#: lengths. The layers of a model need few shapes. The libraries read these variables at the first computation.
 for _variable in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
     os.environ.setdefault(_variable, "16")
 
@@ -25,7 +25,7 @@ _MODULES = ("self_attn", "mlp", "attn", "attention", "intermediate", "output")
 _READ_BY_WEIGHTS = ("in_proj",)
 #: oneDNN reorders weights for inputs with this number of rows; other inputs work, too.
 _ROWS = 1024
-#: The compute capability of the first GPUs that multiply 8-bit floating-point numbers: Ada, and after it Hopper.
+#: The lowest compute capability of GPUs that multiply 8-bit floating-point numbers: Ada's; Hopper came later.
 _FLOAT8_CAPABILITY = (8, 9)
 #: Rows and columns of a weight in float8 are multiples of this.
 _FLOAT8_MULTIPLE = 16
@@ -54,7 +54,7 @@ def linears_of_layers(model: PreTrainedModel) -> Iterator[nn.Linear]:
 
 
 def compute_by_onednn(linear: nn.Linear, dtype: torch.dtype = torch.float32) -> None:
-    """Reorders the weight of a float32 layer for oneDNN, which then computes the layer."""
+    """Reorders the weight of a float32 layer for oneDNN, which computes the layer in `dtype` from then on."""
     weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach().to(dtype), _ROWS)
     linear.weight = nn.Parameter(weight, requires_grad=False)
     bias = None if linear.bias is None else linear.bias.detach().to(dtype)
@@ -103,7 +103,10 @@ def use_float8(model: PreTrainedModel) -> None:
 
 
 class Float8Linear(nn.Module):
-    """A linear layer whose product is computed in float8. Tensors of plain types compile once for all layers."""
+    """A linear layer whose product is computed in float8.
+
+    Its tensors have plain types, so that torch compiles one function for all such layers.
+    """
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()

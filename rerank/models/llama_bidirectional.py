@@ -1,7 +1,7 @@
 """llama-nemotron-rerank by NVIDIA: Llama without a causal mask, and a linear layer over the mean of all states.
 
-The publisher's folders name remote code for it. This is our implementation, by the names of the published weights; it
-was compared with the formula, not with the published weights.
+The publisher's folders name remote code for it. This is our implementation, with modules named as in the published
+weights. It was compared with the formula, not with the published weights.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class LlamaBidirectionalForSequenceClassification(PreTrainedModel):
     """(B, T) token ids, padded at either end → (B, labels) scores.
 
     Raises:
-        ValueError: another pooling than the mean ("avg").
+        ValueError: the settings state another pooling than the mean ("avg").
     """
 
     config_class = LlamaBidirectionalConfig

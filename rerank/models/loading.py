@@ -37,9 +37,9 @@ from rerank.models.tokenizer import load_tokenizer
 from rerank.util.files import is_missing_folder, start_hashing
 from rerank.util.header_values import check_header_value
 
-#: Seconds to wait for the hub's answer.
+#: Time to wait for the hub's answer.
 _TIMEOUT_S = 5.0
-#: A model has one of these files: a transformer's, or an adapter's.
+#: Every model has one of these files: the first if it is a transformer, the second if it is an adapter.
 _CONFIGS = ("config.json", "adapter_config.json")
 #: Class of transformers → the task type of adapters for its models.
 _ADAPTER_TASKS: dict[Any, str] = {
@@ -53,7 +53,7 @@ def pick_device(name: str = "auto") -> torch.device:
     """Returns the device to compute on; `auto` is CUDA if available, otherwise the CPU.
 
     Raises:
-        ConfigError: it is neither a CPU nor CUDA, or CUDA is requested and not available.
+        ConfigError: the name means neither a CPU nor a CUDA device, or there is no such CUDA device.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -68,7 +68,7 @@ def pick_device(name: str = "auto") -> torch.device:
 
 
 def readable_positions(model: nn.Module, stated: int) -> int:
-    """Largest number of tokens that a model can read, given the number that its files state.
+    """Returns the largest number of tokens that a model can read, given the number that its files state.
 
     Raises:
         CheckpointError: `stated` is not a number, or not positive.
@@ -97,7 +97,7 @@ class CausalLM:
 
     @property
     def revision(self) -> str:
-        """SHA-256 of the weight files. It waits until they are read, so it is asked for last."""
+        """SHA-256 of the weight files. It waits until all files are read, so that callers read it last."""
         return self.hashing.result()
 
 
@@ -111,8 +111,8 @@ def load_causal_lm(
     """Loads a full checkpoint, or a LoRA adapter merged into its base model.
 
     Args:
-        auto_class: class of transformers that loads the model, if it has another head, or none.
-        may_have: see `check_complete`; for a head that the caller loads.
+        auto_class: class of transformers that loads the model; another one for a model with another head, or without.
+        may_have: weights of a head that the caller loads, see `check_complete`.
 
     Raises:
         CheckpointError: there is no such folder, it holds no causal LM, or the adapter's base model cannot be loaded.
@@ -168,7 +168,7 @@ def load_weights(
         auto_class, may_have: see `load_causal_lm`.
 
     Raises:
-        CheckpointError: a weight is missing, or is not one of the model's.
+        CheckpointError: a weight is missing, unknown to the model, or has another shape.
     """
     model, loading_info = auto_class.from_pretrained(
         base, dtype=dtype, device_map=device, output_loading_info=True, trust_remote_code=False
@@ -179,7 +179,7 @@ def load_weights(
 
 
 def context_tokens_of(model: Any, tokenizer: PreTrainedTokenizerBase, checkpoint: Path) -> int:
-    """Largest number of tokens of prompt and answer together.
+    """Returns the largest number of tokens of prompt and answer together.
 
     Raises:
         CheckpointError: the number is not positive.
@@ -208,7 +208,7 @@ def load_tokenizer_of(checkpoint: Path | str) -> PreTrainedTokenizerBase:
 
 
 def base_model_of(checkpoint: Path) -> str:
-    """Returns the base model of a LoRA adapter, or the checkpoint itself.
+    """Returns the folder or name of a LoRA adapter's base model; for any other checkpoint, its own folder.
 
     Raises:
         CheckpointError: the adapter's configuration names no base model.
@@ -232,10 +232,10 @@ def check_findable(name: str, what: str, instead: str) -> None:
     Args:
         name: a folder, or the name of a model on the hub.
         what: the model's part, which the error message names, such as "--base".
-        instead: the end of the error message, what to give instead: "give the folder of a causal language model".
+        instead: the end of the error message, such as "give the folder of a causal language model".
 
     Raises:
-        ConfigError: `name` is none of these, or the hub does not answer, such as because HF_TOKEN cannot be sent.
+        ConfigError: `name` is none of these, HF_TOKEN cannot be sent, or the hub does not answer.
     """
     if Path(name).is_dir():
         return
@@ -245,7 +245,7 @@ def check_findable(name: str, what: str, instead: str) -> None:
     try:
         if not any(isinstance(try_to_load_from_cache(name, file), str) for file in _CONFIGS):
             HfApi().model_info(name, timeout=_TIMEOUT_S)
-    except Exception as error:  # also of the HTTP library
+    except Exception as error:  # the HTTP library raises others
         raise ConfigError(
             f"{what}: {name} is neither a folder nor in the local cache of the Hugging Face hub, and the hub does not "
             f"have it or cannot be asked ({' '.join(str(error).split())[:300]}); {instead}"

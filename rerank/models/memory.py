@@ -19,7 +19,7 @@ from rerank.util.memory import available_bytes
 
 log = logging.getLogger(__name__)
 
-#: Number of tokens in a window of 20 passages, for which a device must have memory.
+#: Number of tokens in a window of 20 passages. A device must have memory to read one.
 _WINDOW_TOKENS = 2048
 #: Largest share of the free memory for batches. CUDA graphs of the passes take about the same memory once more.
 _BATCH_SHARE = 0.4
@@ -53,10 +53,10 @@ def check_fits(folder: Path, device: torch.device, dtype: torch.dtype) -> None:
 
 
 def fitting_tokens(read: Callable[[], object], tokens: int, device: torch.device, most: int) -> int:
-    """Largest number of tokens in a batch that fits into the free memory, by the memory of a measured pass.
+    """Returns the largest number of tokens of a batch that fits into the free memory, by measuring one pass.
 
     Args:
-        read: runs a pass of the loaded model over `tokens` tokens.
+        read: function that runs a pass of the loaded model over `tokens` tokens.
         device: device of the model; on a CPU, the result is `most`.
         most: upper limit of the result; larger batches are not faster.
     """

@@ -17,7 +17,7 @@ from rerank.checkpoints.settings_files import read_settings
 from rerank.checkpoints.weights import Weights, read_weights
 from rerank.models import jina_bert, llama_bidirectional  # noqa: F401  (they register their classes)
 
-#: Names of weights in jina-reranker-v2 (regular expressions) → in transformers. Wqkv of a layer is divided later.
+#: Pairs: regular expression for a part of a weight's name in jina-reranker-v2, and that part in transformers.
 _XLM_ROBERTA_NAMES = (
     (r"\.emb_ln\.", ".embeddings.LayerNorm."),
     (r"\.encoder\.layers\.", ".encoder.layer."),
@@ -27,6 +27,7 @@ _XLM_ROBERTA_NAMES = (
     (r"\.mlp\.fc2\.", ".output.dense."),
     (r"\.norm2\.", ".output.LayerNorm."),
 )
+#: The weight that holds query, key and value of a layer, which transformers has as three weights.
 _PACKED = ".mixer.Wqkv."
 _WEIGHT_FILES = re.compile(r"(model|pytorch_model).*\.(safetensors|bin|index\.json)")
 

@@ -18,9 +18,9 @@ log = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=nn.Module)
 
-#: On a CPU with bfloat16, `auto` is bfloat16 from this hidden size on. Rows of 1,450 tokens gain at every width
-#: (docs/evidence/performance.md, "Precision"), but narrow models read short rows, such as the bundled
-#: PE-Rank (384), and these gain nothing.
+#: The smallest hidden size for which `auto` is bfloat16, on a CPU that has it. Passes over 1,450 tokens gain at every
+#: width (docs/evidence/performance.md, "Precision"). Narrow models, such as the bundled PE-Rank (384), have short
+#: passes, which gain nothing.
 _MIN_BFLOAT16_WIDTH = 512
 #: The largest hidden size of models that keep float32 weights and a float32 residual stream on a GPU and multiply in
 #: bfloat16, as on a CPU. On an H100 the bundled FIRST's orders then have a Kendall's tau of .988 with float32's,
@@ -72,7 +72,8 @@ def compute_in(model: PreTrainedModel, precision: Precision) -> None:
 def pick_encoder_dtype(device: torch.device, dtype: Precision) -> Precision:
     """Chooses the number format of an encoder: `auto` is bfloat16 on a CPU that multiplies it, otherwise float32.
 
-    Unlike narrow rankers, narrow encoders gain by bfloat16: they read rows of about a thousand tokens.
+    float8 becomes bfloat16. Unlike narrow rankers, narrow encoders gain by bfloat16: their passes have about a thousand
+    tokens.
     """
     if dtype == "float8":
         return "bfloat16"
@@ -82,14 +83,14 @@ def pick_encoder_dtype(device: torch.device, dtype: Precision) -> Precision:
 
 
 def copy_sharing_weights(model: M) -> M:
-    """Copies the modules of a model but not its weights, which both share, with those that `compute_in` reordered."""
+    """Copies the modules of a model. The copy shares the weights, also weights that `compute_in` has reordered."""
     forwards = [vars(module).get("forward") for module in model.modules()]
     shared = [*model.parameters(), *(forward for forward in forwards if isinstance(forward, partial))]
     return copy.deepcopy(model, {id(part): part for part in shared})
 
 
 def copy_computing_in(model: M, device: torch.device, dtype: Precision) -> M:
-    """Copies a model, with weights shared. On a CPU the copy's linear layers compute in `dtype`, see `compute_in`.
+    """Copies a model, which shares its weights. On a CPU the copy's linear layers compute in `dtype`, see `compute_in`.
 
     Args:
         model: a transformer, or a module that contains one.
@@ -106,7 +107,9 @@ def hidden_size_of(config: PretrainedConfig) -> int:
 
 
 def weights_dtype(device: torch.device, precision: Precision, width: int) -> torch.dtype:
-    """Returns float32 on the CPU at every precision, and bfloat16 on CUDA unless float32 is configured.
+    """Returns the number format in which weights are loaded: float32 on the CPU, and on CUDA mostly bfloat16.
+
+    On CUDA it is float32 at the precision float32, and for narrow models unless the precision is float8.
 
     Args:
         width: hidden size of the model; 0: not known.

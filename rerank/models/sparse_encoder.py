@@ -40,9 +40,9 @@ from rerank.util.sparse_vectors import SparseText, SparseVector, TermIds, TokenS
 _CHECKED_TEXT = "Robins sense the magnetic field of the Earth."
 #: The largest difference of a term's weight that rounding may cause.
 _TOLERANCE = 1e-3
-#: Tokens that run through the model together, with padding: it is small, and takes a tenth more with 1,024.
+#: Number of tokens of a batch, with padding. With 1,024, the small default model takes a tenth more time.
 _BATCH_TOKENS = 2048
-#: Terms that are multiplied at once, so that their logits for a batch fit into the processor's cache.
+#: Number of terms that are multiplied at once, so that their logits for a batch fit into the processor's cache.
 _TERMS_AT_ONCE = 2048
 
 
@@ -79,7 +79,7 @@ class SparseEncoder:
         self.folder = locate_sparse_encoder(str(folder))
         self.device = pick_device(device)
         self.cache = SparseCache(cache_bytes)
-        self._lock = threading.Lock()  # of the tokenizer, which several threads cannot share, and of `_computing`
+        self._lock = threading.Lock()  # protects the tokenizer, which threads cannot share, and `_computing`
         self._computing: dict[Precision, PreTrainedModel] = {}
         self._loaded = load_splade(self.folder, self.device)
         pooling, decoder = self._loaded.pooling, self._loaded.decoder
@@ -107,7 +107,7 @@ class SparseEncoder:
             return getattr(self._loaded.library, encode)([text], prompt=prompt, **options)[0].float().numpy()
 
     def encode_passages(self, texts: Sequence[str], dtype: Precision = "auto") -> list[SparseVector]:
-        """Returns the vector of each passage with all terms. Of a long text, the first `id.max_tokens` tokens count."""
+        """Returns the vector of each passage with all terms. Only `id.max_tokens` tokens of it are read."""
         vectors: list[SparseVector | None] = [None] * len(texts)
         for rows, states, truncated in self._read(texts, dtype := self.pick_dtype(dtype)):
             pooled = self._head.pooled(states, "float32" if dtype == "float32" else "bfloat16")
@@ -116,9 +116,10 @@ class SparseEncoder:
         return cast(list[SparseVector], vectors)
 
     def states(self, texts: Sequence[str], dtype: Precision = "auto") -> list[TokenStates]:
-        """Returns the token states of each text, from which `scores` computes the weights of a query's terms.
+        """Returns the (tokens, hidden) states of each text; `scores` computes the weights of a query's terms from them.
 
-        States are float16, which has 11 bits of precision where bfloat16 has 8.
+        States are float16 if its range suffices, otherwise float32. float16 has 11 bits of precision where bfloat16
+        has 8.
         """
         found: list[TokenStates | None] = [None] * len(texts)
         for rows, states, truncated in self._read(texts, self.pick_dtype(dtype)):
@@ -129,7 +130,7 @@ class SparseEncoder:
         return cast(list[TokenStates], found)
 
     def scores(self, query: SparseVector, passages: Sequence[SparseText]) -> npt.NDArray[np.float32]:
-        """Returns (N,) float32 dot products with a query. For token states, only the query's terms are computed."""
+        """Returns the (N,) float32 dot products of passages with a query. Token states give the query's terms only."""
         scores = np.empty(len(passages), dtype=np.float32)
         of_vectors = [row for row, passage in enumerate(passages) if isinstance(passage, SparseVector)]
         vectors = [cast(SparseVector, passages[row]) for row in of_vectors]
@@ -164,7 +165,7 @@ class SparseEncoder:
     def _read(
         self, texts: Sequence[str], dtype: Precision
     ) -> Iterator[tuple[list[int], list[torch.Tensor], list[bool]]]:
-        """Yields batches of rows of texts, with the (tokens, hidden) states of each and whether it was truncated."""
+        """Yields batches: the rows of texts, the (tokens, hidden) states of each, and whether each was truncated."""
         tokens = self._tokenize(texts)
         truncated = self._is_truncated(texts, tokens)
         for rows in batches_by_length([len(token["input_ids"]) for token in tokens], _BATCH_TOKENS):
@@ -239,12 +240,12 @@ def _vector(weights: npt.NDArray[np.float32], is_truncated: bool = False) -> Spa
 
 
 class SpladeHead:
-    """Multiplies token states with the vocabulary, and pools over the tokens of each text into weights of terms.
+    """Multiplies token states with the vocabulary, and pools the logits over the tokens of each text: terms' weights.
 
     Args:
         decoder: the layer that multiplies a state with the vocabulary, with or without a bias.
         pooling: pooling over the tokens of a text, `max` or `sum`.
-        activations: how many times log(1 + x) is applied to relu(logit).
+        activations: number of times that log(1 + x) is applied to relu(logit).
     """
 
     def __init__(self, decoder: nn.Linear, pooling: Literal["max", "sum"], activations: int = 1) -> None:
@@ -291,7 +292,7 @@ class SpladeHead:
 
     def _pool(self, logits: torch.Tensor) -> torch.Tensor:
         """(tokens, terms) logits → (terms,) float32 weights."""
-        if self._pooling == "max":  # the activation does not change which token has the largest
+        if self._pooling == "max":  # the activation does not change which token has the largest logit
             return self._activated(logits.amax(0))
         return self._activated(logits).sum(0)
 

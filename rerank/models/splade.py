@@ -26,7 +26,7 @@ from rerank.util.files import missing_path_hint
 
 #: Weights of masked language models that the logits do not depend on.
 _NOT_READ_BY_SPLADE = r"((\w+\.)?pooler\.|cls\.seq_relationship\.|(.*\.)?position_ids$)"
-#: A tokenizer must have at least this share of the model's terms: a model may have more, to a round number.
+#: A tokenizer must have at least this share of the model's terms: some models round the number of terms up.
 _KNOWN_SHARE = 0.9
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 _SPLADE_HEAD = "ForMaskedLM"
@@ -37,9 +37,9 @@ class SpladeModel:
     """A loaded SPLADE model.
 
     Attributes:
-        library: the whole model, which encodes queries.
+        library: the whole model of sentence-transformers, which encodes queries.
         model: the masked language model that reads passages.
-        decoder: its layer that multiplies token states with the vocabulary.
+        decoder: the layer of `model` that multiplies token states with the vocabulary.
         tokenizer: the tokenizer of passages.
         pooling: pooling of the logits of passages over their tokens.
         prompts: texts in front of queries and of passages.
@@ -59,7 +59,7 @@ def load_splade(folder: Path, device: torch.device) -> SpladeModel:
     """Loads the SPLADE model of a folder; no code of the folder is run.
 
     Raises:
-        CheckpointError: the folder holds no SPLADE model; or the model is incomplete, or of an unsupported kind.
+        CheckpointError: the folder holds no SPLADE model, or the model is incomplete or of an unsupported kind.
     """
     transformer_folders = _check_splade_files(folder)
     transformers_logging.disable_progress_bar()
@@ -121,7 +121,7 @@ def _check_splade_weights(transformer_folders: Iterable[Path]) -> None:
         _, info = cast(Any, AutoModelForMaskedLM).from_pretrained(
             transformer_folder,
             device_map="meta",
-            ignore_mismatched_sizes=True,  # they are named by the check
+            ignore_mismatched_sizes=True,  # `check_complete` names them
             output_loading_info=True,
             local_files_only=True,
             trust_remote_code=False,
@@ -149,7 +149,7 @@ def _check_vocabularies(folder: Path, library: SparseEncoder, size: int) -> None
 def _check_splade_files(folder: Path) -> list[Path]:
     """Checks that a folder holds a SPLADE model that needs no code of its publisher, without loading it.
 
-    Returns the folders of its transformers: itself, or one below it for each kind of text.
+    Returns the folders of the model's transformers: `folder` itself, or a subfolder for each kind of text.
     """
     if not folder.is_dir():
         hint = missing_path_hint(folder)

@@ -1,4 +1,4 @@
-"""Loads tokenizers. One in SentencePiece's format is converted, and compared with SentencePiece itself."""
+"""Loads tokenizers. A tokenizer in SentencePiece's format is converted, and compared with SentencePiece itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CONVERTED_FILE = "tokenizer.json"
 #: Every folder with a tokenizer has a file with one of these names.
 _FILES = ("tokenizer.*", "vocab*", "*.model", "*.tiktoken", "tekken.json")
 _WAY_OUT = f"add {_CONVERTED_FILE} of the model on the hub, or one that transformers 4 saves"
-#: Classes whose conversion is Llama's; Mistral's and Zephyr's tokenizers have them.
+#: Classes that are converted as Llama's tokenizer; Mistral's and Zephyr's tokenizers have them.
 _LLAMA_CLASSES = ("LlamaTokenizer", "LlamaTokenizerFast")
 #: Texts with the cases that conversions got wrong: brackets at the start of a segment, double spaces, line ends, bytes,
 #: digits, accents.
@@ -30,7 +30,7 @@ _CHECKED_TEXTS = ("Passage 1: [", "]\n\n[2] ", " [A] > [B]  is   naïve", "27 °
 
 
 def backend_tokenizer_of(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
-    """Copies a tokenizer's backend, without truncation and padding. Threads may share it."""
+    """Copies a tokenizer's backend, without truncation and padding. Threads may share the copy."""
     splitter: Tokenizer = copy.deepcopy(tokenizer).backend_tokenizer
     splitter.no_truncation()
     splitter.no_padding()
@@ -45,10 +45,11 @@ def load_tokenizer(source: Path | str, **options: Any) -> PreTrainedTokenizerBas
     their ids, and reads "]" for "▁]".
 
     Args:
+        source: a folder, or the name of a model on the hub.
         options: arguments of `from_pretrained`.
 
     Raises:
-        CheckpointError: the folder has no tokenizer, or its converted one splits text unlike SentencePiece.
+        CheckpointError: the folder has no tokenizer, or the converted tokenizer splits text unlike SentencePiece.
         OSError, ValueError, KeyError: see `from_pretrained`.
     """
     folder = Path(source)

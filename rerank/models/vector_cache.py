@@ -27,7 +27,8 @@ class TextCache(Generic[V]):
         max_bytes: limit on the memory of all entries; 0: nothing is kept.
 
     Attributes:
-        hits, misses: the numbers of look-ups that found a value, and that found none.
+        hits: number of look-ups that found a value.
+        misses: number of look-ups that found none.
     """
 
     def __init__(self, max_bytes: int = 0) -> None:
@@ -53,7 +54,7 @@ class TextCache(Generic[V]):
 
 
 class VectorCache(TextCache[tuple[Vector, int, bool]]):
-    """The vectors of texts by one encoder, with the title as a part of the text. Vectors come back bit by bit equal."""
+    """The vectors of texts by one encoder, with the title as a part of the text. Vectors stay equal bit by bit."""
 
     def put(self, text: str, vector: Vector, tokens: int, is_truncated: bool) -> None:
         """Adds the vector of a text.
