@@ -91,7 +91,7 @@ class PromptStyle(BaseModel):
     @model_validator(mode="after")
     def _keys_agree(self) -> Self:
         if self.shorten == "words" and not self.max_words:
-            raise ValueError("shorten: words begins with max_words; set it, such as to RankLLM's 300")
+            raise ValueError("shorten: words needs max_words, from which it starts; set it, such as to RankLLM's 300")
         if self.repair != "none" and importlib.util.find_spec("ftfy") is None:
             raise ValueError(
                 "texts of this model are repaired with ftfy, which is not installed; pip install ftfy (extra "

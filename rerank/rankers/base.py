@@ -1,4 +1,4 @@
-"""Defines what a ranker is for the engine."""
+"""The interface of rankers, which the engine calls."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ class RankerInfo:
 
     kind: str
     model_id: str
-    #: SHA-256 of the weights; empty where there are none.
+    #: SHA-256 of the weights; empty for a ranker without weights.
     model_revision: str
-    #: SHA-256 of the prompt template; empty where there is none.
+    #: SHA-256 of the prompt template; empty for a ranker without one.
     template_sha256: str
     #: The largest window that the ranker reads, in passages.
     max_window_size: int
     #: The meaning of its scores inside a window.
     score_kind: ScoreKind
-    #: The settings of the prompt beside the template's words, as `PromptStyle` writes them; empty: the default ones.
+    #: Settings of the prompt in addition to the template's words, as the text of `PromptStyle`; empty: the defaults.
     prompt: str = ""
-    #: False for a ranker that keeps the order that it gets, without reading the texts.
+    #: False for a ranker that keeps the order of the passages and does not read their texts.
     reorders: bool = True
-    #: True if passages without a text are in its windows, too.
+    #: True if its windows include passages without a text.
     reads_blank: bool = False
     #: True if several windows, or parts of them, run through the model together.
     supports_batching: bool = False
     #: True if it can pause between two layers, so that a more urgent batch runs there, see `call_between_layers`.
     supports_preemption: bool = False
-    #: True if it keeps what it computed of texts for later requests, see `with_cached`.
+    #: True if it caches results about texts for later requests, see `with_cached`.
     has_cache: bool = False
     #: Largest number of windows at a time on the server that runs the model; 0: the model runs in this process.
     max_in_flight: int = 0
-    #: Largest number of tokens of a passage's text that `prepare` reads; the work for longer texts is estimated by it.
+    #: Largest number of tokens of a passage's text that `prepare` reads. The engine estimates a request's work by it.
     max_passage_tokens: int = 1_000_000
     #: Largest number of tokens of a window.
     max_window_tokens: int = 1_000_000
@@ -56,8 +56,8 @@ class RankerInfo:
     reads_instruction: bool = False
     #: Why the model may not give its published figures; empty if nothing is known to differ.
     warning: str = ""
-    #: Source of the relevance of a passage: the score, which is a probability or its log-odds, or the cosine, by the
-    #: curve of the service's encoder. Empty: nothing does.
+    #: Source of the relevance of a passage: `score`, a probability or its log-odds; `cosine`, from which the curve of
+    #: the service's encoder computes a probability. Empty: the ranker gives no relevance.
     relevance: Literal["", "score", "cosine"] = ""
     #: Number format of the computation, float32 or bfloat16; empty if unknown.
     precision: str = ""
@@ -70,8 +70,8 @@ class Ranker(ABC):
 
     Attributes:
         problem: why it cannot rank at the moment; empty if it can.
-        reference: for each window of the self-test, its scores (or those of its choices, see `choice_scores`) by the
-            model as transformers loads and runs it; None: transformers cannot run it.
+        reference: the scores of the model as transformers loads and runs it, one row for each window of the self-test,
+            or for each choice in it, see `choice_scores`; None: transformers cannot run the model.
     """
 
     info: RankerInfo
@@ -79,20 +79,20 @@ class Ranker(ABC):
     reference: tuple[tuple[float, ...], ...] | None = None
 
     async def open(self) -> None:  # noqa: B027  (a model in this process is ready)
-        """Checks the servers and watches them from now on; returns also if none of them can be used."""
+        """Checks the servers and begins to watch them. Does not raise if they cannot be used; `problem` says why."""
 
     async def close(self) -> None:  # noqa: B027
-        """Leaves the servers."""
+        """Stops watching the servers, and closes the connections to them."""
 
     def with_cached(self, passage: Passage) -> Passage:
-        """Returns the passage with what earlier requests computed of its text, see `RankerInfo.has_cache`."""
+        """Returns the passage with cached results of its text from earlier requests, see `RankerInfo.has_cache`."""
         return passage
 
     @abstractmethod
     def prepare(self, query: Query, passages: Sequence[Passage]) -> PreparedTexts:
         """Computes what the windows of a request share, such as sanitized text and vectors.
 
-        Called once per slice of a request's passages; from the second one on, with the query that the first returned.
+        Called once per slice of a request's passages. All calls but the first get the query that the first returned.
 
         Raises:
             InvalidRequest: the query is longer than the model can read.
@@ -111,8 +111,9 @@ class Ranker(ABC):
         """Scores parts of encoded windows, possibly of several.
 
         Returns:
-            For the last part of a window its ranking, with one finite score per passage; None for the others. If the
-            model runs on a server, this is awaited, and the server stops its work if it is cancelled.
+            One element per part: the ranking of its window for the last part, with one finite score per passage; None
+            for the other parts. If the model runs on a server, the result is awaitable, and cancelling it stops the
+            work of the server.
 
         Raises:
             MemoryError: the parts do not fit into the device's memory together; the engine tries fewer at once.
@@ -127,10 +128,10 @@ class Ranker(ABC):
         """
 
     def choice_scores(self, windows: Sequence[Window]) -> list[list[tuple[float, ...]]] | None:
-        """Returns for each encoded window a row of scores a choice, as if passages were chosen in their order.
+        """Returns one row of scores per choice for each encoded window, as if passages were chosen in their order.
 
-        For a ranker whose scores are ranks because it chooses one passage after the other: a choice between two that
-        hardly differ hangs by rounding, and with it all later ones. None: it does not choose so.
+        Only a ranker that chooses one passage after the other has them; others return None. Its scores are ranks, which
+        the self-test cannot compare: rounding may decide a choice between two similar passages, and so all later ones.
         """
         return None
 
@@ -144,6 +145,6 @@ def rank_windows(ranker: Ranker, windows: Sequence[Window]) -> list[WindowRankin
     encoded = [ranker.encode(window) for window in windows]
     parts = [part for window in encoded for part in window.parts or (window,)]
     scored = cast(Sequence[WindowRanking | None], ranker.score(parts))
-    rankings = [ranking for ranking in scored if ranking is not None]  # of the last part of each window
+    rankings = [ranking for ranking in scored if ranking is not None]  # the last part of each window has its ranking
     check_rankings(rankings, encoded, ranker.info.precision)
     return rankings

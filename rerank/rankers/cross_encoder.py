@@ -63,12 +63,12 @@ _MEASURED_PAIR_TOKENS = 512
 _UNPADDED: Mapping[str, Any] = {"text": {"padding": False}, "common": {"return_tensors": None}}
 #: Keys of the library's rendering that are common to a batch; the values of all others have one entry for each pair.
 _SHARED_INPUTS = ("modality", "logits_to_keep", "prompt_length")
-#: Names of weights that scores do not depend on, and that a checkpoint may lack or have.
+#: Pattern for the names of weights that do not affect scores. A checkpoint may have or lack them.
 _NOT_READ = r"((\w+\.)?pooler\.|(.*\.)?position_ids$)"
 
 
 class PairScorer:
-    """A cross-encoder: texts → rendered pairs → scores, as `CrossEncoder.predict` gives them. Safe between threads.
+    """A cross-encoder: texts → rendered pairs → scores, as `CrossEncoder.predict` gives them. Threads may share it.
 
     Args:
         folder: folder of a model that `CrossEncoder` loads (with a classification head, or a causal LM with
@@ -138,11 +138,15 @@ class PairScorer:
         return str(self.tokenizer.chat_template or "") if self._is_chat else ""
 
     def render(self, query: str, passages: Sequence[str], instruction: str = "", cut: bool = True) -> list[Pair]:
-        """A pair for each passage, rendered by the library, without padding; with `cut`, `max_tokens` long at most."""
+        """Returns a pair for each passage, rendered by the library without padding.
+
+        Args:
+            cut: whether the library truncates pairs to `max_tokens` tokens.
+        """
         if not passages:
             return []
         inputs: list[Any] = [(query, passage) for passage in passages]
-        if self._is_chat:  # as messages, because the library takes a text that is the address of an image for one
+        if self._is_chat:  # as messages: of a bare text that is the address of an image, the library reads the image
             inputs = [[self._message("query", query), self._message("document", passage)] for passage in passages]
         options = _UNPADDED if cut else {**_UNPADDED, "text": {"padding": False, "truncation": False, "verbose": False}}
         with self._lock:  # a tokenizer is not thread-safe
@@ -154,7 +158,10 @@ class PairScorer:
         return [dict(zip(names, values, strict=True)) for values in columns]
 
     def room(self, query: str, instruction: str) -> tuple[int, int]:
-        """Largest number of tokens of query and passage together, and of the query, beside the rest of the pair."""
+        """Returns the largest number of tokens of query and passage together, and of the query alone.
+
+        They are what the prompt and the instruction leave of `max_tokens`.
+        """
         (empty,) = self.render(query, [""], instruction, cut=False)
         room = self.max_tokens - (len(empty["input_ids"]) - self.count(query))
         return room, room // 2
@@ -184,7 +191,7 @@ class PairScorer:
         features: dict[str, Any] = {name: tensor.to(self.device) for name, tensor in padded.items()}
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._autocast):
             outputs = self._model({**features, **self._features_of_all})["scores"]
-        if self._relevant is not None:  # the softmax of two labels is a sigmoid of their difference
+        if self._relevant is not None:  # the softmax of two labels is the sigmoid of their difference
             outputs = outputs[:, self._relevant] - outputs[:, 1 - self._relevant]
         activated: torch.Tensor = cast(Any, self._model).activation_fn(outputs.double())
         return [float(score) for score in activated.flatten().tolist()]
@@ -221,10 +228,11 @@ class PairScorer:
         self._transformer.eval().requires_grad_(False)
         keep_in_memory(self._model)
         transformer, tokenizer = self._transformer, self.tokenizer
-        if is_classifier and (labels := relevant_label(self._folder, transformer.config.to_dict())) is not None:
-            self._relevant, self._model.activation_fn = labels, nn.Sigmoid()
-        places_pair = all(role in self.chat_template for role in ("query", "document"))  # others are for conversations
-        if is_classifier and _has_prompt(transformer) and not (places_pair or read_modules(self._folder)):
+        if is_classifier and (label := relevant_label(self._folder, transformer.config.to_dict())) is not None:
+            self._relevant, self._model.activation_fn = label, nn.Sigmoid()
+        # other templates are for conversations
+        has_pair_template = all(role in self.chat_template for role in ("query", "document"))
+        if is_classifier and _has_prompt(transformer) and not (has_pair_template or read_modules(self._folder)):
             raise CheckpointError(
                 f"{self._folder} is a {type(transformer).__name__}, and its files do not say in which prompt it reads "
                 f"query and passage; {profile_hint(self._folder, transformer.config.model_type)}add the "
@@ -240,8 +248,9 @@ class PairScorer:
                 f"the tokenizer of {self._folder} has no pad token, so pairs of several lengths cannot share a batch; "
                 "name one of its tokens as pad_token in tokenizer_config.json"
             )
+        # a decoder with a head scores the last token before the padding
         for config in (transformer.config, transformer.config.get_text_config()):
-            config.pad_token_id = tokenizer.pad_token_id  # decoders with a head score the last token before it
+            config.pad_token_id = tokenizer.pad_token_id
         size = transformer.get_input_embeddings().num_embeddings
         answers = [module for module in self._model if isinstance(module, LogitScore)]
         ids = [
@@ -266,9 +275,9 @@ class PairBatch:
     """Pairs of a query and some passages of a window, which are scored together.
 
     Attributes:
-        positions: positions of the passages in the window.
-        tokens: tokens of all pairs.
-        scores: position → score of the passages that were scored so far; all batches of the window share it.
+        positions: positions of the passages in the window, from 0.
+        tokens: number of tokens of all pairs.
+        scores: position → score, for the passages scored so far; all batches of the window share it.
     """
 
     window: Window
@@ -333,7 +342,11 @@ class CrossEncoderRanker(Ranker):
         return PreparedTexts(self._fitting(divided, texts.values()), prepared)
 
     def _fitting(self, query: Query, passages: Iterable[str]) -> Query:
-        """Cuts a query that leaves no tokens for a passage in a chat; the library itself cuts bare pairs."""
+        """Cuts a query of more than half of a chat prompt's tokens; the library itself cuts bare pairs.
+
+        Raises:
+            InvalidRequest: the instruction leaves too little room for query and passages.
+        """
         tokens, most = self._scorer.count(query.text), self._scorer.max_tokens
         room, limit = self._scorer.room(query.text, query.instruction)
         if limit < _LEAST_PASSAGE_TOKENS:
@@ -353,7 +366,7 @@ class CrossEncoderRanker(Ranker):
         return replace(query, is_truncated=query.is_truncated or tokens + longest > room)
 
     def encode(self, window: Window) -> Window:
-        """Renders one pair of the query and each passage, as the model's files say, in batches of similar lengths."""
+        """Renders a pair for each passage, and groups the pairs into batches of similar lengths."""
         query, texts = window.query, [passage.text for passage in window.passages]
         pairs = self._scorer.render(query.text, texts, query.instruction)
         lengths = [len(pair["input_ids"]) for pair in pairs]
@@ -379,6 +392,6 @@ class CrossEncoderRanker(Ranker):
         return WindowRanking(tuple(batch.scores[position] for position in range(n))) if len(batch.scores) == n else None
 
     def _read_part(self, text: str) -> str:
-        """Cuts off what is never read: the end of a text, or its beginning if the tokenizer truncates there."""
+        """Cuts off the part that the model never reads: the end, or the beginning if the tokenizer truncates there."""
         part = ending if self._scorer.tokenizer.truncation_side == "left" else beginning
         return part(nfc(text), self._scorer.max_tokens, self._scorer.count)

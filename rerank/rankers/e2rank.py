@@ -64,7 +64,7 @@ class E2RankPrompts(TextPrompts):
         self.max_window_size, self.max_window_tokens = _MOST_PASSAGES, context_tokens
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> PreparedTexts:
-        """Sanitizes the query. If the encoder is to read the texts of the prompt, replaces those of the passages.
+        """Sanitizes the query. With `encoder_text: shown`, passages get the texts that prompts show.
 
         A passage whose text changes loses its vector. Prompts are rendered later, by `encode`.
         """
@@ -85,7 +85,7 @@ class E2RankPrompts(TextPrompts):
 
 
 def _with_shown_text(passage: Passage, style: PromptStyle) -> Passage:
-    """Returns the passage with its text as prompts show it, with the title in it."""
+    """Returns the passage with the text that prompts show, which includes the title."""
     text = style.passage_text(passage.text, passage.title)
     if text == passage.text:
         return passage
@@ -93,7 +93,7 @@ def _with_shown_text(passage: Passage, style: PromptStyle) -> Passage:
 
 
 def by_cosine(vector: Vector, passages: Sequence[Passage]) -> WindowRanking:
-    """Ranks passages by the cosines of their vectors with the (D,) vector of a prompt."""
+    """Ranks passages by the cosines of their unit vectors with the (D,) unit vector of a prompt."""
     vectors = [passage.vector for passage in passages if passage.vector is not None]
     if len(vectors) < len(passages):
         raise ValueError("a passage of a window has no vector; this is a bug")
@@ -106,12 +106,13 @@ class E2RankRanker(E2RankPrompts, Ranker):
 
     Args:
         encoder: the model; it pools the last token.
-        reads_index: the encoder is the index's, so that passages may already have their vectors.
+        reads_index: whether the encoder is that of the index, so that passages may already have its vectors.
         template, instruction, prompt_passages: see E2RankPrompts.
         precision: number format of the pass over a prompt; passages are encoded in float32.
 
     Raises:
         CheckpointError: the encoder does not pool the state of the last token, or changes it afterwards.
+        ConfigError: precision is float8, or there is no such template.
     """
 
     def __init__(
@@ -162,7 +163,7 @@ class E2RankRanker(E2RankPrompts, Ranker):
 
     @translate_out_of_memory()
     def score(self, parts: Sequence[Window]) -> list[WindowRanking]:
-        """Ranks windows by the cosines of the prompt's unit vector, the state of its last token, with the passages'."""
+        """Ranks windows by cosines of the passages' vectors with the prompt's, its last token's normalized state."""
         prompts = [torch.tensor(prompt, device=self._encoder.device) for window in parts for prompt in window.prompts]
         vectors = torch.nn.functional.normalize(self._reader.read(prompts).float(), dim=-1).cpu().numpy()
         return [by_cosine(vector, window.passages) for vector, window in zip(vectors, parts, strict=True)]

@@ -10,7 +10,7 @@ from rerank.errors import CheckpointError, ModelLoading, SelfTestFailed
 from rerank.rankers.base import Ranker, RankerInfo
 from rerank.types import Passage, Query, ScoreKind, Window
 
-#: Larger than any window that a request may ask for.
+#: A number of passages that no request exceeds.
 _ANY_WINDOW = 1_000_000
 
 
@@ -22,7 +22,7 @@ class FailedRanker(Ranker):
         name: the model's name in the configuration.
         info: description of the model; `unknown_info` for a model that could not be loaded.
         problem: why it failed.
-        kind: class of the error.
+        kind: class of `error`.
     """
 
     name: str
@@ -68,5 +68,5 @@ def unknown_info(kind: str, model_id: str) -> RankerInfo:
         max_window_size=_ANY_WINDOW,
         score_kind=ScoreKind.WINDOW_LOG_PROB,
         reads_instruction=True,
-        max_passage_tokens=1,  # it reads nothing, so no text is kept long for it
+        max_passage_tokens=1,  # so that no long texts are kept for a model that reads none
     )

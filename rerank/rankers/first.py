@@ -41,7 +41,7 @@ class FirstPrompts(TextPrompts):
         context_tokens: largest number of tokens of a prompt and its identifier.
         template: a prompt template, or its name or path.
         identifiers: letters or numbers.
-        passage_tokens: the maximum number of tokens shown per passage, as in training; 0: as many as fit.
+        passage_tokens: largest number of tokens shown per passage, as in training; 0: no limit but the context.
 
     Attributes:
         identifiers: the identifiers of a window's passages, in order.
@@ -143,7 +143,11 @@ class FirstRanker(FirstPrompts, Ranker):
 
 @dataclass(frozen=True, slots=True)
 class FirstSettings:
-    """Settings of a checkpoint's training; without a manifest, the configured ones or the defaults."""
+    """Settings of a checkpoint's training; without a manifest, the configured ones or the defaults.
+
+    Attributes:
+        passage_tokens: largest number of tokens shown per passage; 0: no limit but the context.
+    """
 
     template: Template
     identifiers: IdentifierKind
@@ -175,7 +179,11 @@ def first_settings(model: FirstModel) -> FirstSettings:
 
 
 def trained_style(folder: Path, manifest: CheckpointManifest | None) -> PromptStyle:
-    """Returns the style of the prompts in training; without a manifest, the default. Raises: CheckpointError."""
+    """Returns the style of the prompts in training; without a manifest, the default.
+
+    Raises:
+        CheckpointError: the manifest has an invalid style.
+    """
     if manifest is None:
         return PromptStyle()
     try:

@@ -22,9 +22,11 @@ FULL_AGREEMENT = 0.3
 #: A list counts as English, the language of the bundled models and the word table, if the table has at least this share
 #: of its words: English lists of nine collections have .68 or more.
 FULL_KNOWLEDGE = 0.6
-#: Rounding differences, which z-scores would turn into an order: cosines of equal texts differ by less than this, and
-#: equal sums only after this many decimal places.
-_ROUNDING, _DIGITS = 1e-6, 9
+#: Cosines within this range count as equal. Rounding lets cosines of equal texts differ, and z-scores would turn these
+#: differences into an order.
+_ROUNDING = 1e-6
+#: Number of decimal places to which sums are rounded, so that equal sums tie.
+_DIGITS = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +37,8 @@ class CheapSignals:
         first_stage: (n,) scores of the first stage, equal ones if the list has none.
         lexical: (n,) BM25 of the query with the texts, refitted to the first stage.
         sparse: (n,) scores of the learned sparse vectors; None if there is no sparse encoder.
-        known_words: share of the words of the list that the table of words has.
-        whole: the signals of the whole list, if these are of a part of it.
+        known_words: share, 0 to 1, of the words of the list that the table of words has.
+        whole: the signals of the whole list, if these passages are a part of it; None: they are the whole list.
     """
 
     first_stage: Floats
@@ -97,12 +99,13 @@ class Signals:
 
 
 def weight_by_list(settings: FusionModel, given: FirstStageWeight, signals: CheapSignals) -> float:
-    """The weight of the first stage in a list: `given` if it is a number, otherwise by its correlation with BM25.
+    """The weight of the first stage in a list: `given`, or a weight that falls with its correlation with BM25.
 
     A first stage of BM25 adds hardly anything to the lexical signal, a dense model much. The correlation of first stage
     and lexical signal over the list shows which it is, so that no client has to state it.
 
     Args:
+        given: the weight, or the kind of the first stage; `auto` to find the kind by the correlation.
         signals: signals of the whole list.
     """
     if given is FirstStageKind.NEURAL:
@@ -200,7 +203,7 @@ def with_unread(cheap: Floats, read: Indices, fused: Floats) -> Floats:
     Args:
         cheap: (n,) scores of `cheap_scores`.
         read: (m,) indices of the passages that were read, at least one.
-        fused: (m,) their scores.
+        fused: (m,) fused scores of these passages.
     """
     spread = cheap[read].std()
     scale = fused.std() / spread if spread > 0 else 1.0
@@ -210,7 +213,7 @@ def with_unread(cheap: Floats, read: Indices, fused: Floats) -> Floats:
 
 
 def _smoothed(scores: Floats, vectors: Matrix, weight: float, passages: int) -> Floats:
-    """Adds to each of n scores the mean score of the nearest passages, both as z-scores.
+    """Adds to each of n scores the weighted mean score of the nearest passages, both as z-scores.
 
     Passages that are alike are relevant to the same queries (score regularisation, Diaz, CIKM 2005).
     """
@@ -224,7 +227,7 @@ def _smoothed(scores: Floats, vectors: Matrix, weight: float, passages: int) -> 
 
 
 def _moved(signals: Signals, fused: Floats, passages: int) -> Vector:
-    """Moves the query's unit vector half-way to the leading passages, weighted by a softmax of their scores."""
+    """Returns the query's unit vector moved half-way to the leading passages, weighted by a softmax of their scores."""
     first = np.argsort(-fused, kind="stable")[:passages]
     relevant = np.zeros(len(fused), dtype=np.float32)
     relevant[first] = np.exp(fused[first] - fused.max())

@@ -1,7 +1,7 @@
 """Fusion: orders passages by a weighted sum of signals, without a language model.
 
 The signals are the score of the first stage, BM25 over the texts of the list, the score of learned sparse vectors
-(SPLADE), and the cosine of the encoder's vectors. Each is a z-score over the passages that it is read for. The cosine
+(SPLADE), and the cosine of the encoder's vectors. Each becomes a z-score over the passages that have it. The cosine
 costs most, so only the best passages by the other signals get it. Then the query's vector moves towards the leading
 passages, as in relevance feedback, and the cosines are computed again, which needs no further forward pass.
 """
@@ -31,8 +31,7 @@ from rerank.rankers.fused_scores import (
 from rerank.rankers.lexical import StemCache, bundled_word_table, known_words, refitted, word_parts
 from rerank.types import Passage, PreparedTexts, Query, ScoreKind, SparseVector, Vector, Window, WindowRanking
 
-#: Tokens of a batch of texts to encode; other requests take their turns between batches. Some 50 ms of one core in
-#: bfloat16.
+#: Number of tokens in a batch on a CPU, some 50 ms of one core in bfloat16. Other requests run between batches.
 _CPU_BATCH_TOKENS = 384
 
 
@@ -42,10 +41,10 @@ class TextBatch:
 
     Attributes:
         beginnings: text → the beginning that the encoder reads.
-        truncated: texts that are longer than the encoder reads.
-        tokens_of: text → the number of its tokens that are read.
+        truncated: texts with more tokens than the encoder reads.
+        tokens_of: text → the number of its tokens that the encoder reads.
         vectors: text → vector, for the texts encoded so far; all batches of the window share it.
-        texts: number of texts that `vectors` has in the end.
+        texts: number of texts in all batches of the window, whose vectors `vectors` gets.
         cheap: the signals of the window that need no vector.
         read: indices of the passages whose cosine is read.
     """
@@ -61,7 +60,7 @@ class TextBatch:
 
     @property
     def tokens(self) -> int:
-        """The number of tokens that are read."""
+        """The number of tokens in the batch."""
         return sum(self.tokens_of.values())
 
 
@@ -164,9 +163,9 @@ class FusionRanker(Ranker):
         )
 
     def _batches(self, window: Window, cheap: CheapSignals, read: Indices) -> tuple[TextBatch, ...]:
-        """Divides the texts whose vectors are missing into batches of as many tokens as the encoder reads at once.
+        """Divides the texts whose vectors are missing into batches that the encoder reads at once.
 
-        Without such texts, one batch is empty.
+        If no vector is missing, returns one empty batch, so that the window is ranked.
         """
         passages = (window.passages[index] for index in read)
         texts = list(dict.fromkeys(passage.text for passage in passages if passage.vector is None))
@@ -182,10 +181,10 @@ class FusionRanker(Ranker):
         return tuple(batches)
 
     def _read(self, window: Window, cheap: CheapSignals) -> Indices:
-        """Returns the indices of the passages whose cosine is read: the best by the other signals, and all with a
-        vector from an index.
+        """Returns the indices of the passages whose cosine is read.
 
-        Cached vectors do not count, because the order must not depend on earlier requests.
+        These are the best passages by the other signals, and all passages with a vector from an index. Cached vectors
+        do not count, because the order must not depend on earlier requests.
         """
         weight = weight_by_list(self._settings, window.weight, cheap)
         scores = cheap_scores(self._settings, weight, cheap)
@@ -215,12 +214,12 @@ def _warning(cheap: CheapSignals) -> str:
 def cheap_signals(
     query: Query, words: Sequence[Sequence[str]], first_stage: Floats, sparse: Floats | None, encoder: Encoder
 ) -> CheapSignals:
-    """The signals of a list that need no vector.
+    """Returns the signals of a list that need no vector.
 
     Args:
         words: the stems of each passage.
         first_stage, sparse: see CheapSignals.
-        encoder: gives the vectors for the cosine. An encoder that the user chose is taken to read the lists' language.
+        encoder: gives the vectors for the cosine. A configured encoder is assumed to read the language of the texts.
     """
     known = known_words(words, bundled_word_table()) if encoder.id.name == DEFAULT_ENCODER else 1.0
     return CheapSignals(first_stage, refitted(word_parts(query, words), first_stage), sparse, known)

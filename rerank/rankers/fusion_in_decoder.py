@@ -31,7 +31,7 @@ from rerank.rankers.base import Ranker, RankerInfo
 from rerank.rankers.permutations import parse_permutation
 from rerank.types import DecodeCost, Passage, PreparedTexts, Query, ScoreKind, Window, WindowRanking
 
-#: No model was trained to order more passages in one answer.
+#: Largest number of passages in a window. No model was trained to order more in one answer.
 _MOST_PASSAGES = 100
 
 
@@ -40,10 +40,10 @@ class FusionInDecoderRanker(Ranker):
 
     Args:
         checkpoint: a folder with a T5 model.
-        prompt: of each passage, with its limit in tokens.
-        style: of the passages in the prompts.
-        window_size: the most passages of a window. The answer has at most as many tokens as the order of such a window
-            has characters, as in the authors' program.
+        prompt: the prompt for one passage, with its limit in tokens.
+        style: the style of the passages' texts in prompts.
+        window_size: largest number of passages in a window. As in the authors' program, the largest number of tokens of
+            an answer is the number of characters in the order of such a window.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         precision: see `rerank.config.Precision`.
 
@@ -91,7 +91,7 @@ class FusionInDecoderRanker(Ranker):
         return PreparedTexts(query, tuple(replace(passage, text=self._shown(passage)) for passage in passages))
 
     def _shown(self, passage: Passage) -> str:
-        """Returns the text of a passage as the prompt shows it, without an end that is never shown."""
+        """Returns the text of a passage as the prompt shows it, without the end that no prompt shows."""
 
         def shown(text: str) -> str:
             return self._sanitize(self._style.passage_text(text, passage.title))
@@ -99,7 +99,7 @@ class FusionInDecoderRanker(Ranker):
         return shown(beginning(passage.text, self._max_tokens, lambda text: len(self._tokens.ids(shown(text)))))
 
     def encode(self, window: Window) -> Window:
-        """Renders a prompt for each passage. A longer one is cut at its end, as in the authors' program."""
+        """Renders a prompt for each passage. A prompt that is too long loses its end, as in the authors' program."""
         texts = enumerate(window.passages, start=1)
         whole = [self._ids(window.query, number, passage.text) for number, passage in texts]
         end, most = self._tokenizer.eos_token_id, self._max_tokens - 1
@@ -141,7 +141,7 @@ class FusionInDecoderRanker(Ranker):
         return str(self._tokenizer.decode(ids, skip_special_tokens=True)), cost
 
     def _states(self, prompts: Sequence[torch.Tensor]) -> torch.Tensor:
-        """N prompts of T_i tokens → (1, ΣT_i, D), the encoder's states without those of the padding."""
+        """N prompts of T_i tokens → (1, ΣT_i, D) states of the encoder, without the states of the padding."""
         padded = pad_sequence(list(prompts), batch_first=True)  # (N, T)
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=self._device)
         is_read = torch.arange(padded.shape[1], device=self._device) < lengths[:, None]

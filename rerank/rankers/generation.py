@@ -31,13 +31,13 @@ from rerank.rankers.permutations import answer_in, parse_permutation
 from rerank.rankers.text_prompts import TextPrompts
 from rerank.types import DecodeCost, ScoreKind, Window, WindowRanking
 
-#: No model was trained to order more than a hundred passages in one answer.
+#: Largest number of passages in a window. No model was trained to order more in one answer.
 _MOST_PASSAGES = 100
-#: Tokens that an answer may have beyond the permutation itself: an end token, a word before it, another tokenization.
+#: Number of tokens that an answer may have beyond the permutation itself, such as an end token or a word before it.
 _SLACK_TOKENS = 8
-#: The same after a reasoning: line ends, <answer>, and a sentence before the permutation.
+#: The same number after reasoning, where line ends, <answer> and a sentence may precede the permutation.
 _SLACK_TOKENS_AFTER_THINKING = 64
-#: Largest number of tokens for thinking in the self-test, which need not get an answer.
+#: Largest number of tokens for thinking in the self-test, which needs no answer.
 _SELF_TEST_TOKENS = 16
 
 
@@ -113,7 +113,7 @@ class GenerationPrompts(TextPrompts):
         return WindowRanking(tuple(scores), repairs=parsed.repairs, decode_cost=decode_cost)
 
     def answer(self, text: str) -> Answer:
-        """Returns an answer of an inference server, which states neither the number of tokens nor their time."""
+        """Returns the answer of an inference server. The tokens are counted here, and their time is unknown."""
         return Answer(text, DecodeCost(len(self._tokenizer.encode(text, add_special_tokens=False))))
 
     def with_little_thinking(self) -> Self:

@@ -42,8 +42,9 @@ class Block:
         number: number of the block in the window, from 0.
         count: number of blocks of the window.
         tokens: number of tokens of the prompt.
-        positions: positions in the prompt whose states become the vectors of the passages, and last of the query.
-        vectors: number → (n + 1, D) vectors of the blocks read so far; all blocks of the window share it.
+        positions: positions in the prompt, from 0, of the tokens whose states become vectors: one for each of the n
+            passages, then one for the query.
+        vectors: number → (n + 1, D) vectors, for the blocks read so far; all blocks of the window share it.
     """
 
     window: Window
@@ -61,11 +62,12 @@ class JinaListwiseRanker(TextPrompts, Ranker):
     Args:
         checkpoint: a folder with the transformer and the projector.
         template: the prompt with its chat markup, with a special token after the passage and after the query.
-        blocks: limits of query, passages and blocks. Other arguments and errors: see `rerank.rankers.first`.
+        blocks: limits of query and passages in tokens, and of blocks in passages.
+        device, precision: see `rerank.rankers.first.FirstRanker`.
 
     Raises:
         CheckpointError: the folder lacks weights or has unknown ones, or its tokenizer lacks a token of the prompt.
-        ConfigError: by the style of the prompt, texts may contain these tokens.
+        ConfigError: the style of the prompt does not guard against texts that contain these tokens.
     """
 
     kind = "jina-listwise"
@@ -96,6 +98,7 @@ class JinaListwiseRanker(TextPrompts, Ranker):
         self.info = replace(self.info, supports_batching=sizes[0], gpu_batch_tokens=sizes[1], supports_preemption=True)
 
     def _token_after(self, field: str, part: str) -> int:
+        """Returns the id of the special token that follows a field in a part of the template."""
         token = next(iter(self.renderer.prompt_tokenizer.ids(part.partition(field)[2])), -1)
         if token not in self._tokenizer.added_tokens_decoder:
             raise CheckpointError(f"the tokenizer has no token for what follows {field} in the prompt; use its own")
@@ -116,8 +119,10 @@ class JinaListwiseRanker(TextPrompts, Ranker):
         return replace(window, prompts=prompts, tokens=tokens, truncated=tuple(truncated), parts=tuple(blocks))
 
     def _sizes(self, window: Window) -> list[int]:
-        """Returns the number of passages of each block. As in the publisher's program, a block ends when the longest
-        possible passage might not fit."""
+        """Returns the number of passages of each block.
+
+        As in the publisher's program, a block ends when a passage of `passage_tokens` tokens would not fit.
+        """
         longest, most = self._blocks.passage_tokens, self._blocks.passages
         sizes, room = list[int](), 0
         for passage in window.passages:
@@ -148,5 +153,6 @@ def block_scores(vectors: Mapping[int, torch.Tensor]) -> tuple[float, ...]:
     """Returns the cosines of passages with the average of the blocks' query vectors, weighted by their best scores."""
     blocks = [vectors[number] for number in sorted(vectors)]
     best = torch.stack([1 + cosine_similarity(block[:-1], block[-1:]).amax() for block in blocks])
-    query = best @ torch.stack([block[-1] for block in blocks])  # the average up to a factor, which no cosine has
+    # the average times a factor, on which cosines do not depend
+    query = best @ torch.stack([block[-1] for block in blocks])
     return tuple(cosine_similarity(torch.cat([block[:-1] for block in blocks]), query[None]).tolist())

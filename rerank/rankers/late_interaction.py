@@ -31,14 +31,22 @@ from rerank.rankers.base import Ranker, RankerInfo
 from rerank.types import Passage, PreparedTexts, Query, ScoreKind, Window, WindowRanking, with_text
 from rerank.util.files import sha256_of_files
 
+#: Largest number of passages in a window.
 _MOST_PASSAGES = 1000
-#: Weights in folders that are not the transformer's, such as ColBERT's linear layer.
+#: Pattern for the names of weights that do not belong to the transformer, such as ColBERT's linear layer.
 _NOT_READ = r"((\w+\.)?(cls|pooler)\.|linear\.|(.*\.)?position_ids$)"
 
 
 @dataclass(frozen=True, slots=True)
 class PassageBatch:
-    """Places of a window's passages that are encoded together; batches share the query's vectors, and the scores."""
+    """Passages of a window that are encoded together.
+
+    Attributes:
+        positions: positions of the passages in the window, from 0.
+        tokens: number of tokens of the passages.
+        query: the (T, D) vectors of the query, once they are computed; all batches of the window share the list.
+        scores: position → score, for the passages scored so far; all batches of the window share it.
+    """
 
     window: Window
     positions: tuple[int, ...]
@@ -51,7 +59,7 @@ class LateInteractionRanker(Ranker):
     """Scores passages by late interaction. Other arguments and errors: see `rerank.rankers.cross_encoder.PairScorer`.
 
     Args:
-        cache_bytes: size limit of the cache of passage vectors.
+        cache_bytes: largest size of the cache of passage vectors, in bytes.
     """
 
     def __init__(
@@ -72,7 +80,7 @@ class LateInteractionRanker(Ranker):
             self._autocast = uses_autocast(transformer, computed)
         tokenizer = cast(Any, self._model.tokenizer)
         self._divide_special_tokens, self._tokens = markup_divider(tokenizer), PromptTokenizer(tokenizer)
-        around = len(tokenizer("")["input_ids"]) + 1  # the token that says whether it is a query or a passage
+        around = len(tokenizer("")["input_ids"]) + 1  # one more for the token that marks a query or a passage
         reads, longest = cast(Any, self._model[0]), tokenizer.model_max_length
         expansion = reads.query_expansion or {}
         of_query = expansion["length"] if expansion.get("strategy") == "fixed" else reads.query_length
@@ -129,6 +137,7 @@ class LateInteractionRanker(Ranker):
         return WindowRanking(tuple(batch.scores[position] for position in range(n))) if len(batch.scores) == n else None
 
     def _vectors(self, texts: Sequence[str]) -> list[torch.Tensor]:
+        """Returns (T, D) vectors of each text, from the cache if they are there."""
         found = {text: vectors for text in texts if (vectors := self._cache.get(text)) is not None}
         new = [text for text in dict.fromkeys(texts) if text not in found]
         for text, vectors in zip(new, self._encoded(self._model.encode_document, new) if new else [], strict=True):

@@ -26,17 +26,20 @@ def load_layer(
     """Loads the first layers of a model and the head after them.
 
     Args:
-        layer: the number of layers that are read.
+        folder: folder of the checkpoint.
+        layer: number of layers that are loaded.
+        device: the device of the model and the head.
+        precision: see `rerank.config.Precision`.
 
     Returns:
-        The model, and a function: B sequences of token ids → (B, 1) scores.
+        The model, and a function from B sequences of token ids to (B, 1) scores.
 
     Raises:
         CheckpointError: the folder has other heads than its config.json states, or none after this layer.
     """
     with native_folder(folder) as readable:
         lm = load_causal_lm(readable, device, precision, AutoModel, may_have=r"lm_head\.")
-        lm.hashing.result()  # of files that are linked as long as this block lasts
+        lm.hashing.result()  # waits for the hash, because the files are linked only inside this block
     start, layers = read_settings(folder / "config.json").get("start_layer", 0), lm.model.config.num_hidden_layers
     heads = read_weights(folder, "lm_head.")
     names = {number: f"lm_head.{number - start}.linear_head.weight" for number in range(start, layers + 1)}

@@ -1,8 +1,8 @@
 """The lexical signal: BM25 of the query over the texts of a list, with weights that the first stage corrects.
 
-How rare a word is in the collection that a list comes from cannot be told from its texts, which all have the query's
-words. It is guessed from a table of document frequencies and from the list, and the scores of the first stage say how
-far the guess is off: see `refitted`.
+BM25 needs to know how rare each word is in the collection. The texts of a list cannot show this, because they were
+chosen by the query's words. So rarity is estimated from a table of document frequencies and from the list, and the
+scores of the first stage correct the estimate: see `refitted`.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from rerank.util.words import READ_CHARS, stems
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
-#: Standard deviation of the factor by which the guessed weight of a word is off.
+#: Standard deviation of the relative error of the estimated weight of a word, δ in `refitted`.
 WEIGHT_DEVIATION = 0.5
-#: The least share of the variance of the first stage that is taken for noise, so that the regression has a solution.
+#: Smallest share of the variance of the first stage that counts as noise, so that the regression has a solution.
 _LEAST_NOISE = 1e-3
 
 
 def word_parts(query: Query, texts: Sequence[Sequence[str]]) -> Floats:
-    """(n, T) what each of the T distinct stems of a query adds to the BM25 score of each of n texts of a list.
+    """Returns (n, T) summands of BM25: what each of T distinct stems of a query adds to the score of each of n texts.
 
     BM25 is that of Robertson et al. (TREC-3, 1994), with lengths relative to the list. The idf of a stem is the mean of
-    those in a table and in the list: one does not know the collection, and the other is of texts that were chosen by
-    these words.
+    those in a table and in the list, because neither is right: the table does not know the collection, and the list has
+    texts that were chosen by these words.
 
     Args:
-        query: a stem that occurs twice counts twice. Its document frequencies replace the bundled table, if the
-            collection of the texts has stated them.
+        query: the query; a stem that occurs twice counts twice. Its `word_table`, with the document frequencies of the
+            collection, replaces the bundled table.
         texts: the stems of n texts.
     """
     times, table = Counter(stems(query.text[:READ_CHARS])), query.word_table or bundled_word_table()
@@ -61,17 +61,17 @@ def word_parts(query: Query, texts: Sequence[Sequence[str]]) -> Floats:
 
 
 def refitted(parts: Floats, scores: npt.ArrayLike) -> Floats:
-    """(n,) the sum of the parts of words, each times a factor that other scores of the texts correct.
+    """Returns (n,) BM25 scores, in which other scores of the texts correct the weight of each word.
 
     It is ridge regression (Hoerl and Kennard, Technometrics 12(1), 1970). With F and L the z-scores of the other scores
     and of the sum of the parts, r their correlation, and l_t the centred part of word t in L, so that L = Σ l_t, the
     model is F = r Σ (1 + δ_t) l_t + noise: δ_t has the deviation WEIGHT_DEVIATION, and the noise the variance 1 - r²,
-    which the words do not explain. So a first stage of BM25 tells the idf of its own index, and one that says little of
-    the words changes little. The factors are 1 + δ_t, at least 0; all are 1 if r is not above 0.
+    which the words do not explain. So a first stage of BM25 shows the idf of its own index, and one that hardly depends
+    on the words changes little. The factors are 1 + δ_t, at least 0; all are 1 if r is not above 0.
 
     Args:
         parts: (n, T), see `word_parts`.
-        scores: (n,) of the first stage, or of a model; equal ones correct nothing.
+        scores: (n,) scores of the first stage, or of a model; equal scores correct nothing.
 
     Returns:
         (n,) scores; 0 for a text without a word of the query.
@@ -87,7 +87,7 @@ def refitted(parts: Floats, scores: npt.ArrayLike) -> Floats:
 
 
 def _ridge(columns: Floats, target: Floats, penalty: float) -> Floats:
-    """(T,) coefficients of (n, T) columns, by the normal equations, or for more columns than rows by their dual."""
+    """Returns (T,) coefficients of (n, T) columns, by the normal equations, or by their dual if T exceeds n."""
     rows, words = columns.shape
     if words <= rows:
         found = np.linalg.solve(columns.T @ columns + penalty * np.eye(words), columns.T @ target)
@@ -97,7 +97,7 @@ def _ridge(columns: Floats, target: Floats, penalty: float) -> Floats:
 
 
 def known_words(texts: Iterable[Sequence[str]], table: WordTable) -> float:
-    """The share, 0 to 1, of the words of texts that a table has; numbers do not count. 1 if there are none.
+    """Returns the share, 0 to 1, of the words of texts that a table has, or 1 without words. Numbers do not count.
 
     Args:
         texts: the stems of each text.
@@ -107,10 +107,10 @@ def known_words(texts: Iterable[Sequence[str]], table: WordTable) -> float:
 
 
 class StemCache(TextCache[tuple[str, ...]]):
-    """Keeps the stems of the texts that were read last; the stems themselves are shared by all texts."""
+    """Caches the stems of recently read texts, which share the strings of equal stems."""
 
     def stems_of(self, passage: Passage) -> tuple[str, ...]:
-        """The stems of a passage's text: its own or those in the cache, or else new ones, which are kept."""
+        """Returns the stems of a passage: its field `stems`, those in the cache, or new ones, which are then cached."""
         if (known := passage.stems) is not None or (known := self.get(passage.text)) is not None:
             return known
         found = stems(passage.text[:READ_CHARS])
@@ -119,10 +119,10 @@ class StemCache(TextCache[tuple[str, ...]]):
 
 
 def count_words(texts: Iterable[str], least: int) -> WordTable:
-    """Counts the passages that have each stem. Equal texts count once.
+    """Returns the number of texts that have each stem. Equal texts count once.
 
     Args:
-        least: stems of fewer passages are left out.
+        least: smallest number of texts with a stem for which the table has it.
     """
     distinct = dict.fromkeys(texts)
     found = Counter(stem for text in distinct for stem in set(stems(text)))
@@ -130,7 +130,7 @@ def count_words(texts: Iterable[str], least: int) -> WordTable:
 
 
 def write_word_table(table: WordTable, path: Path) -> None:
-    """Writes a table: a line with the number of passages, then for each frequency a line of it and its stems."""
+    """Writes a table: a line with the number of passages, then a line for each frequency with all its stems."""
     by_count: dict[int, list[str]] = {}
     for stem, count in table.frequencies.items():
         by_count.setdefault(count, []).append(stem)
@@ -140,7 +140,7 @@ def write_word_table(table: WordTable, path: Path) -> None:
 
 
 def read_word_table(path: Path) -> WordTable:
-    """Reads a table of `write_word_table`. Raises: CheckpointError if it is none."""
+    """Reads a table of `write_word_table`. Raises: CheckpointError if the file is no such table."""
     content = path.read_bytes()
     try:
         passages, *rows = content.decode("utf-8").splitlines()

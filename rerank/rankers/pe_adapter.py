@@ -39,7 +39,7 @@ def read_adapted_weights(folder: Path, dtype: torch.dtype) -> tuple[Weights, lis
         )
     model = merged(load_weights(adapter_base(folder), dtype), folder, "CAUSAL_LM")
     weights: Weights = dict(model.state_dict())
-    for path in files:  # the projector is in both
+    for path in files:  # both files have the projector
         weights |= {name.removeprefix(PREFIX): tensor for name, tensor in read_torch_file(path).items()}
     return weights, [*sorted(folder.glob("adapter_model.*")), *files]
 

@@ -32,12 +32,15 @@ from rerank.prompting.templates import VECTOR_FIELDS, Template, load_template
 from rerank.rankers.pe_adapter import PROJECTOR_FILE, adapter_base, read_adapted_weights
 from rerank.util.files import start_hashing
 
-#: Names in published checkpoints.
-TOKEN_EMBEDDINGS, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+#: Name of the input embeddings in published checkpoints.
+TOKEN_EMBEDDINGS = "model.embed_tokens.weight"
+#: Name of the vocabulary head in published checkpoints.
+HEAD = "lm_head.weight"
 #: Tensors of the encoder in published checkpoints; they are ignored, because the service loads the encoder itself.
 ENCODER_PREFIX = "model.encoder."
 #: Prefix of the tensors of a saved causal LM that belong to its transformer.
 _TRANSFORMER_PREFIX = "model."
+#: Name of the input embeddings inside the transformer.
 _TOKEN_EMBEDDINGS = "embed_tokens.weight"
 #: projector.up.weight, model.projector.0.weight, projector.weight, … → the name inside the projector.
 _PROJECTOR = re.compile(r"(?:^|\.)projector\.((?:\w+\.)?(?:weight|bias))$")
@@ -64,6 +67,7 @@ class PECheckpoint:
     decoding: Decoding
     #: The maximum number of positions that the model reads.
     context_tokens: int
+    #: Computes the SHA-256 of the weight files.
     hashing: Future[str]
     #: Why the model may not give its published figures; empty if nothing is known to differ.
     warning: str = ""
@@ -85,7 +89,11 @@ def load_pe_checkpoint(
     type. The third layout is the published one after a training with LoRA, see `rerank.rankers.pe_adapter`.
 
     Args:
-        template: the prompt template of a checkpoint whose config.json names none and whose folder has none.
+        folder: folder of the checkpoint.
+        encoder: the encoder that the checkpoint was trained for.
+        device: the device of the model.
+        template: name or path of a prompt template, for a checkpoint whose config.json and folder state none.
+        precision: see `rerank.config.Precision`.
 
     Raises:
         CheckpointError: the checkpoint is incomplete or was trained for another encoder.
@@ -104,7 +112,7 @@ def _load(
     _check_pooling(folder, config, encoder)
     dtype = weights_dtype(device, precision, hidden_size_of(config))
     _check_has_model(folder)
-    base = adapter_base(folder) if _is_adapted(folder) else str(folder)
+    base = adapter_base(folder) if _has_adapter(folder) else str(folder)
     if Path(base).is_dir():
         check_fits(Path(base), device, dtype)
     found, files = read_pe_weights(folder, dtype)
@@ -116,7 +124,7 @@ def _load(
         raise CheckpointError(
             f"{folder} holds no projector: its weights have no tensors projector.*, and there is no {PROJECTOR_FILE}"
         )
-    if _is_adapted(folder):  # config.json also counts marker tokens for vectors, for which the base has no embeddings
+    if _has_adapter(folder):  # config.json also counts marker tokens for vectors, for which the base has no embeddings
         config.vocab_size = weights[TOKEN_EMBEDDINGS].shape[0]
     unknown = {name for name in of_transformer if not name.startswith("model.") and name != HEAD}
     check_complete(folder, {"missing_keys": (), "unexpected_keys": unknown, "mismatched_keys": ()})
@@ -176,12 +184,13 @@ def build_transformer(
     return model.eval().requires_grad_(False).to(device)
 
 
-def _is_adapted(folder: Path) -> bool:
+def _has_adapter(folder: Path) -> bool:
+    """True for a checkpoint of a LoRA training, see `rerank.rankers.pe_adapter`."""
     return (folder / ADAPTER_FILE).is_file()
 
 
 def read_pe_weights(folder: Path, dtype: torch.dtype) -> tuple[Weights, list[Path]]:
-    """Returns all tensors of a checkpoint in any layout, with those of an encoder or a head, and the files read.
+    """Returns all tensors of a checkpoint in any layout, those of an encoder and a head included, and the files read.
 
     Args:
         dtype: number format in which an adapter is merged into its base.
@@ -190,7 +199,7 @@ def read_pe_weights(folder: Path, dtype: torch.dtype) -> tuple[Weights, list[Pat
         CheckpointError: a file is missing or cannot be read.
         ConfigError: the base of an adapter cannot be found.
     """
-    if _is_adapted(folder):
+    if _has_adapter(folder):
         return read_adapted_weights(folder, dtype)
     weights, files = read_weights(folder), weight_files(folder)
     if not any(_PROJECTOR.search(name) for name in weights) and (folder / PROJECTOR_FILE).is_file():
@@ -202,7 +211,7 @@ def read_pe_weights(folder: Path, dtype: torch.dtype) -> tuple[Weights, list[Pat
 def is_aligned_projector(folder: Path) -> bool:
     """Returns True for a folder of the alignment stage of PE-Rank: projector.bin without a language model."""
     has_model = any(any(folder.glob(pattern)) for pattern in ("*.safetensors", "pytorch_model*.bin"))
-    return (folder / PROJECTOR_FILE).is_file() and not (has_model or _is_adapted(folder))
+    return (folder / PROJECTOR_FILE).is_file() and not (has_model or _has_adapter(folder))
 
 
 def load_aligned_projector(folder: Path, encoder: Encoder) -> tuple[nn.Module, str]:
@@ -237,9 +246,12 @@ def _check_has_model(folder: Path) -> None:
 
 
 def _check_encoder(folder: Path, config: PretrainedConfig, encoder: Encoder) -> None:
-    """Compares the encoder: by its SHA-256 if the checkpoint states it, otherwise by name, as published ones do.
+    """Compares the encoder by its SHA-256, or by its name for a published checkpoint, which does not state the hash.
 
-    A folder with the last part of the name on the hub is taken for that encoder.
+    An encoder in a folder that is named like the last part of its name on the hub has that name.
+
+    Raises:
+        CheckpointError: the checkpoint was trained for another encoder.
     """
     name, sha256 = getattr(config, "encoder_name", None), getattr(config, "encoder_sha256", None)
     if sha256 is not None and sha256 == encoder.id.vectors_sha256:
@@ -254,7 +266,11 @@ def _check_encoder(folder: Path, config: PretrainedConfig, encoder: Encoder) -> 
 
 
 def _check_pooling(folder: Path, config: PretrainedConfig, encoder: Encoder) -> None:
-    """Compares the pooling; published checkpoints write `last_token`, sentence-transformers writes `lasttoken`."""
+    """Compares the pooling; published checkpoints write `last_token`, sentence-transformers `lasttoken`.
+
+    Raises:
+        CheckpointError: the checkpoint was trained for another pooling.
+    """
     pooling = getattr(config, "encoder_pooling", None)
     if pooling is not None and str(pooling).replace("_", "") != encoder.pooling.replace("_", ""):
         raise CheckpointError(
@@ -276,17 +292,21 @@ def _projector(
 
 def _own_tokenizer(folder: Path, config: PretrainedConfig) -> PreTrainedTokenizerBase:
     if not has_tokenizer(folder):
-        if _is_adapted(folder):
+        if _has_adapter(folder):
             return load_tokenizer_of(folder)
         raise CheckpointError(f"{folder} has its own token embeddings but no tokenizer_config.json; add its tokenizer")
     return load_tokenizer(folder, config=config, local_files_only=True)
 
 
 def _template(folder: Path, config: PretrainedConfig, requested: str | None, default: str) -> Template:
-    """Returns the prompt template: the one that config.json names, which may be a file in the folder; otherwise
-    `requested`, the folder's template.yaml, or `default`.
+    """Returns the prompt template that config.json names, which may be a file in the folder.
 
-    Other programs write config.json without a template, so the folder's template.yaml need not be named in it.
+    If config.json names none, as other programs write it, the template is `requested`, or the folder's template.yaml,
+    or `default`.
+
+    Raises:
+        CheckpointError: the template that config.json names cannot be used.
+        ConfigError: there is no template `requested`, or config.json names another one.
     """
     named = getattr(config, "template", None)
     if named is not None and requested not in (None, named):

@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from rerank.models.decode_state import DecodeState, UncachedDecodeState
 from rerank.types import DecodeCost
 
-#: Sequences that can be extended; `outputs` is (B, D).
+#: B sequences to which a decode step adds a position each; `outputs` are the (B, D) states of their last positions.
 State: TypeAlias = DecodeState | UncachedDecodeState
 
 
@@ -23,6 +23,9 @@ def one_step(states: torch.Tensor, passages: Sequence[torch.Tensor]) -> list[tup
     Args:
         states: (B, D), one per window.
         passages: (n, D) projected passages of each window.
+
+    Returns:
+        n log-probabilities, in nats, for each window.
     """
     return [
         tuple(torch.log_softmax(_inner_products(vectors, state), dim=0).tolist())
@@ -43,7 +46,9 @@ def dynamic(
     the embedding table of the model is neither resized nor written. All choices stay on the device until the last one.
 
     Args:
-        prefill: reads the prompts, for a number of decode steps.
+        prefill: reads prompts, and returns their state with memory for a number of decode steps.
+        prompts: (T, D) input vectors of each window.
+        passages: (n, D) projected passages of each window.
         top_ns: for each window, the number of passages to choose; 0: all. The others follow in the order of the last
             inner products, without further steps: with 1, the order is that of `one_step`.
     """
@@ -107,19 +112,19 @@ def choice_scores(
 
 
 def _now_s(device: torch.device) -> float:
-    """The time when the device has finished its work, which CUDA does asynchronously."""
+    """Waits until the device has finished its work, which CUDA does asynchronously, and returns the time in seconds."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
 
 
 def choices(n: int, top_n: int) -> int:
-    """Returns how many of n passages are chosen: `top_n` (0: all); the last remaining passage needs no choice."""
+    """Returns the number of choices among n passages: `top_n`, or all if it is 0. The last passage needs no choice."""
     return max(0, min(top_n or n, n - 1))
 
 
 def _negative_ranks(chosen: Sequence[int], products: Sequence[float]) -> tuple[float, ...]:
-    """Minus the rank of each of n passages: first the chosen ones, then the others by descending inner product.
+    """Returns minus the rank of each of n passages: first the chosen ones, then the others by descending inner product.
 
     NaN if an inner product is not finite, because it has no order.
     """

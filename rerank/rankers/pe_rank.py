@@ -58,9 +58,9 @@ class PERankRanker(Ranker):
         encoder: the encoder that the checkpoint was trained for.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         decoding: `one_step` orders a window by the scores of one forward pass; `dynamic` chooses one passage after the
-            other, with one decode step per passage, which reads the last chosen passage; None: the checkpoint's.
+            other, with one decode step per passage, which reads the last chosen passage; None: as in training.
         template: name or path of a prompt template, for a checkpoint that names none.
-        passage_text_tokens: tokens of a passage's text shown next to its vector, if the template has `{text}`.
+        passage_text_tokens: largest number of tokens of text next to a passage's vector, if the template has `{text}`.
         precision: see `rerank.config.Precision`. Passages are encoded in the same precision, with `auto` in float32.
         style: style of the prompt; its `encoder_tokens` limits what the encoder reads of a text.
         lexical_weight: weight of BM25 over the texts of a window, see `_lexical`, because a vector hardly represents
@@ -142,12 +142,12 @@ class PERankRanker(Ranker):
     def prepare(self, query: Query, passages: Sequence[Passage]) -> PreparedTexts:
         """Embeds the query and the passages without a vector, each distinct text once.
 
-        A passage counts as truncated if its vector covers only the beginning of its text; text shown next to the vector
-        is meant to be an extract.
+        A passage counts as truncated if its vector covers only the beginning of its text. The text next to the vector
+        does not count, because it is an extract by design.
         """
         if self._is_limited and query.vector is not None and not self._encoder.reads_whole_query(query.text):
             query = replace(query, vector=None)
-        query = self._encoder.with_vector(query)  # of the text as it was sent
+        query = self._encoder.with_vector(query)  # its vector is that of the text as it was sent
         fitting = self._prompts.fitting(self._prompts.sanitize(query), self._max_query_tokens)
         if self._lexical_weight:
             passages = [replace(passage, stems=self._stems.stems_of(passage)) for passage in passages]
@@ -160,7 +160,7 @@ class PERankRanker(Ranker):
         return PreparedTexts(fitting, tuple(encoded), tuple(p.doc_id for p in encoded if p.vector_truncated))
 
     def encode(self, window: Window) -> Window:
-        """Renders token ids with slots for the vectors. The tokens of dynamic decoding include its decode steps."""
+        """Renders token ids with slots for the vectors. With dynamic decoding, `tokens` includes the decode steps."""
         prompt = self._prompts.token_ids(window.query, window.passages)
         tokens = len(prompt) + self._decode_steps(len(window.passages), window.top_n)
         return replace(window, prompts=(prompt,), tokens=tokens)
@@ -185,7 +185,7 @@ class PERankRanker(Ranker):
         """Returns the weighted z-scores of BM25, refitted to the model's scores, see `rerank.rankers.lexical.refitted`.
 
         If the first stage's scores count, the weight is multiplied by 1 - r, where r is their correlation with BM25
-        refitted to them: a first stage of BM25 already adds the same.
+        refitted to them: a first stage of BM25 already adds the same signal.
         """
         if not self._lexical_weight:
             return ()
@@ -241,11 +241,11 @@ class PERankRanker(Ranker):
         return embeddings
 
     def _decode_steps(self, n: int, top_n: int = 0) -> int:
-        """Positions that dynamic decoding reads after the prompt: every chosen passage but the last."""
+        """Number of positions that dynamic decoding reads after the prompt: the chosen passages but the last."""
         return max(0, choices(n, top_n) - 1) if self._dynamic else 0
 
     def _max_positions(self, n: int) -> int:
-        """Positions of a window of n passages with the longest query and the longest text next to each vector."""
+        """Number of positions of a window of n passages, with the longest query and the longest text of each."""
         text = n * (self._text_tokens + _SLACK_TOKENS) if self._prompts.reads_text else 0
         query = self._query_repeats * self._max_query_tokens
         return self._prompts.length(n) + query + text + self._decode_steps(n)

@@ -44,7 +44,7 @@ def answer_in(text: str, is_reasoning: bool = False) -> str | None:
     A reasoning without an end has an answer only before it, or inside it between <answer> and </answer>.
 
     Args:
-        is_reasoning: the text begins inside a reasoning, which the prompt has opened.
+        is_reasoning: whether the text begins inside a reasoning, which the prompt has opened.
     """
     text = _REASONING + text if is_reasoning else text
     _, is_reasoned, answer = text.rpartition(_END_OF_REASONING)
@@ -58,7 +58,7 @@ def answer_in(text: str, is_reasoning: bool = False) -> str | None:
 
 
 def _tagged(text: str) -> str:
-    """Returns the last part of a text between <answer> and </answer>, empty if there is none."""
+    """Returns the last part of a text between <answer> and </answer>; empty without such a part."""
     end = text.rfind(_END_OF_ANSWER)
     begin = text.rfind(_ANSWER, 0, max(0, end))
     return text[begin + len(_ANSWER) : end] if begin >= 0 else ""
@@ -69,8 +69,9 @@ def parse_permutation(text: str, names: Sequence[str], last_chain: bool = False)
 
     Args:
         text: the model's answer.
-        names: the window's identifiers, either letters or numbers. Letters of one case may be written in the other.
-        last_chain: only the last chain of identifiers counts, such as "[2] > [1]", if there is one.
+        names: the window's identifiers, either letters or numbers. If all letters have one case, the answer may use the
+            other.
+        last_chain: whether only the last chain of identifiers counts, such as "[2] > [1]", if there is one.
 
     RankLLM differs: it reads all digits of a text, also those of "the 20 passages", and every letter of a word.
     """
@@ -97,9 +98,10 @@ def _indices(names: Sequence[str]) -> dict[str, int]:
 def _identifiers(text: str, names: Sequence[str], last_chain: bool) -> list[str]:
     """Returns the identifiers in a text, in its order.
 
-    These are the ones in brackets, or else in parentheses, and bare ones in a chain such as "2 > 1", or between two in
-    brackets, as in "[3], 1, [2]". A text without any of these names passages by all its bare numbers or capitals, as in
-    "3 1 2" and "Passage 3, then 1"; the line numbers of a list are none of them.
+    Identifiers are letters or numbers in brackets, or in parentheses if there are no brackets; bare ones in a chain
+    such as "2 > 1"; and bare ones between two in brackets, as in "[3], 1, [2]". A text without any of these names
+    passages by all its bare numbers or capitals, as in "3 1 2" and "Passage 3, then 1". The line numbers of a list do
+    not count.
     """
     text = _in_ascii(text)
     line_numbers = _LINE_NUMBER.findall(text)

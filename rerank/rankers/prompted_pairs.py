@@ -33,7 +33,7 @@ from rerank.profiles import PairPrompt
 from rerank.prompting.tokens import PromptTokenizer
 from rerank.rankers.layer_heads import load_layer
 
-#: A rendered pair: its token ids, and further inputs of the model for each token.
+#: A rendered pair: the name of an input of the model, such as input_ids → its value for each token.
 Pair: TypeAlias = Mapping[str, Sequence[int]]
 #: B sequences of token ids → (B, 1 or 2) logits.
 _Read: TypeAlias = Callable[[Sequence[torch.Tensor]], torch.Tensor]
@@ -42,6 +42,7 @@ _Read: TypeAlias = Callable[[Sequence[torch.Tensor]], torch.Tensor]
 _FIELD = re.compile(r"\{(\w+)\}")
 #: A field whose text differs between requests.
 _TEXTS = re.compile(r"\{(query|passage|instruction)\}")
+#: Name of an activation in a profile → the function.
 _ACTIVATIONS: Mapping[str, nn.Module] = {
     "identity": nn.Identity(),
     "sigmoid": nn.Sigmoid(),
@@ -62,7 +63,7 @@ class _Shared(NamedTuple):
 
 
 class PairRenderer:
-    """Renders pairs as the prompts of a profile. Safe between threads.
+    """Renders pairs as the prompts of a profile. Threads may share it.
 
     Args:
         tokenizer: the model's tokenizer.
@@ -90,12 +91,15 @@ class PairRenderer:
         self.chat_template = "".join((*prompt.pieces, *instructions))
 
     def render(self, query: str, passages: Sequence[str], instruction: str = "", cut: bool = True) -> list[Pair]:
-        """A prompt for each passage. With `cut`, the passage is cut so that the prompt has at most `max_tokens`."""
+        """Returns a prompt for each passage; with `cut`, passages are cut so that prompts have at most `max_tokens`."""
         shared = self._shared(query, instruction)
         return [{"input_ids": self._rendered(shared, passage, cut)} for passage in passages]
 
     def room(self, query: str, instruction: str) -> tuple[int, int]:
-        """Largest number of tokens of query and passage together, and of the query, beside the rest of the prompt."""
+        """Returns the largest number of tokens of query and passage together, and of the query alone.
+
+        They are what the rest of the prompt leaves of `max_tokens`.
+        """
         empty = self._shared("", instruction)
         room = self.max_tokens - len(self._rendered(empty, "", cut=False))
         if not self.cuts_query:
@@ -140,7 +144,7 @@ class PairRenderer:
 
 
 class PromptedScorer(PairRenderer):
-    """Renders pairs as the prompts of a profile, and scores them. Safe between threads.
+    """Renders pairs as the prompts of a profile, and scores them. Threads may share it.
 
     Args:
         folder: folder of a causal LM, a classifier with one label, an encoder-decoder, or an adapter.
@@ -177,7 +181,7 @@ def _load(folder: Path, prompt: PairPrompt, device: torch.device, precision: Pre
     if architecture.endswith("ForSequenceClassification"):
         return _load_classifier(folder, device, precision)
     if not prompt.answers:
-        raise CheckpointError(f"{folder} is a {architecture}, and this profile is of a classifier; use its own profile")
+        raise CheckpointError(f"{folder} is a {architecture}, and this profile is for a classifier; use its own profile")
     is_causal = architecture.endswith("ForCausalLM")
     lm = load_causal_lm(folder, device, precision, AutoModelForCausalLM if is_causal else AutoModelForSeq2SeqLM)
     head = IdentifierHead(lm.model.get_output_embeddings(), _answer_ids(folder, lm.tokenizer, prompt.answers))

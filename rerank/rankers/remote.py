@@ -1,7 +1,7 @@
-"""Ranks by models in inference servers, which are sent prompts and return log-probabilities, texts or vectors.
+"""Ranks by models in inference servers: sends prompts, and reads log-probabilities, texts or vectors.
 
-Before a server is used, and again whenever it comes back, it is checked: does it serve the model under this name, split
-text into the same tokens, and return a log-probability for every identifier; and does it pass the self-test, which
+A server is checked before its first use, and whenever it comes back. It must serve the model under this name, split
+text into the same tokens, and return a log-probability for every identifier. It must also pass the self-test, which
 compares golden scores if the checkpoint has some.
 """
 
@@ -42,9 +42,9 @@ log = logging.getLogger(__name__)
 
 #: A text with characters that tokenizers split differently: brackets, line ends, spaces, digits, accents, bytes.
 _SAMPLE = "Passage [A]: 27 °C, naïve robins' «nest» 🦟\n\n[2] > [1]\tend"
-#: Different number formats explain a difference between vectors of the same text down to this cosine.
+#: Smallest cosine of two vectors of the same text that different number formats can explain.
 _LEAST_COSINE = 0.99
-#: The statuses of a server that does not offer a method.
+#: HTTP statuses by which a server says that it does not offer a method.
 _NOT_OFFERED = {"404", "405", "501"}
 
 
@@ -58,10 +58,10 @@ class RemoteModel:
     Attributes:
         name: the model's name in the configuration.
         served_by: the servers.
-        api_key: sent to the servers; empty: none.
+        api_key: the key that is sent to the servers; empty: no key is sent.
         tokenizer: the model's tokenizer.
         revision: SHA-256 of the local checkpoint, whose golden scores the servers must give; empty without one.
-        self_test: raises SelfTestFailed if a ranker does not pass.
+        self_test: tests a ranker; raises SelfTestFailed if it does not pass.
     """
 
     name: str
@@ -77,8 +77,8 @@ class _RemotePromptRanker(RemoteRanker, Generic[P]):
 
     Args:
         model: the model and its servers.
-        make_prompts: largest number of tokens of prompt and answer → the renderer of prompts. The number comes from the
-            tokenizer, and servers may reduce it.
+        make_prompts: makes the renderer of prompts from the largest number of tokens of a prompt and its answer. The
+            number is the tokenizer's, or that of the server if it is smaller.
     """
 
     def __init__(self, model: RemoteModel, make_prompts: Callable[[int], P]) -> None:
@@ -102,9 +102,9 @@ class _RemotePromptRanker(RemoteRanker, Generic[P]):
 
     @abstractmethod
     async def score_checked(self, window: Window) -> WindowRanking:
-        """Returns the ranking of a window by a server that fits, or is being checked.
+        """Returns the ranking of a window by a server that has passed its check, or is being checked.
 
-        Raises: NoAnswer, ModelServerUnfit.
+        Raises: NoAnswer; ModelServerUnfit if the answer lacks what the ranking needs.
         """
 
     @abstractmethod
@@ -112,7 +112,7 @@ class _RemotePromptRanker(RemoteRanker, Generic[P]):
         """Raises: NoAnswer, ModelServerUnfit if the server's answers lack what the ranking needs."""
 
     async def _check(self) -> None:
-        """Raises: NoAnswer, ModelServerUnfit, SelfTestFailed."""
+        """Checks the server, see the head of this module. Raises: NoAnswer, ModelServerUnfit, SelfTestFailed."""
         await self._check_name_and_length()
         await self._check_tokenizer()
         await self._check_answers()
@@ -147,7 +147,7 @@ class _RemotePromptRanker(RemoteRanker, Generic[P]):
             )
 
     async def _check_tokenizer(self) -> None:
-        """Compares the tokens of a text if the server offers to tokenise."""
+        """Compares the tokens of a text, if the server can tokenize. Raises: NoAnswer, ModelServerUnfit."""
         try:
             found = await self._request(self._api.tokenize(_SAMPLE), self._api.tokens)
         except ModelServerUnfit as error:
@@ -185,7 +185,7 @@ class RemoteFirst(_RemotePromptRanker[FirstPrompts]):
         return self._prompts.ranking(window, torch.tensor(row, dtype=torch.float32))
 
     async def _check_answers(self) -> None:
-        """Requests the log-probabilities of all identifiers at once."""
+        """Requests the log-probabilities of all identifiers of the largest window."""
         (prompt,) = self._prompts.encode(Window(Query("N/A"), (Passage("0", "N/A"), Passage("1", "N/A")))).prompts
         await self._row(prompt, self.info.max_window_size)
 
@@ -240,7 +240,7 @@ class RemoteE2Rank(_RemotePromptRanker[E2RankPrompts]):
 
     Args:
         model, make_prompts: see _RemotePromptRanker.
-        end_token: token at the end of each passage.
+        end_token: the token that ends each passage.
         encoder: the service's encoder if it has the same weights, so that passages may already have vectors; None: the
             server encodes all passages.
 
@@ -298,24 +298,24 @@ class RemoteE2Rank(_RemotePromptRanker[E2RankPrompts]):
             )
 
     async def _vectors(self, inputs: Sequence[Sequence[int]]) -> list[Vector]:
-        """Returns the unit vector of each input."""
+        """Returns the (D,) unit vector of each input, which is a list of token ids."""
         vectors = np.array(await self._request(self._api.embed(inputs), self._api.vectors), dtype=np.float32)
         lengths = np.linalg.norm(vectors, axis=-1, keepdims=True) if vectors.ndim == 2 else np.zeros(1)
         if len(vectors) != len(inputs) or not (np.isfinite(lengths) & (lengths > 0)).all():
             raise self._unfit(
                 f"answered with {len(vectors)} vectors for {len(inputs)} texts, or with some that are not "
-                "finite; run vLLM with --runner pooling, and the weights in a number format that they bear"
+                "finite; run vLLM with --runner pooling, and the weights in a number format that they fit"
             )
         return list(vectors / lengths)
 
 
 class _SelfTestAdapter(Ranker):
-    """A served ranker whose server is being checked, for the self-test, which runs on a thread."""
+    """Lets the self-test, which runs on a thread, use a ranker whose server is checked on the event loop."""
 
     def __init__(self, ranker: _RemotePromptRanker[Any], loop: asyncio.AbstractEventLoop) -> None:
         self.info, self._ranker = ranker.info, ranker
         self._loop = loop
-        self._asked: Future[list[WindowRanking]] | None = None
+        self._scores: Future[list[WindowRanking]] | None = None
         self._has_stopped = False
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> PreparedTexts:
@@ -325,16 +325,16 @@ class _SelfTestAdapter(Ranker):
         return self._ranker.encode(window)
 
     def score(self, parts: Sequence[Window]) -> list[WindowRanking]:
-        self._asked = asyncio.run_coroutine_threadsafe(self._score_all(parts), self._loop)
+        self._scores = asyncio.run_coroutine_threadsafe(self._score_all(parts), self._loop)
         if self._has_stopped:
-            self._asked.cancel()
-        return self._asked.result()
+            self._scores.cancel()
+        return self._scores.result()
 
     def stop(self) -> None:
         """Ends the self-test, which would otherwise go on after the check is cancelled."""
         self._has_stopped = True
-        if self._asked is not None:
-            self._asked.cancel()
+        if self._scores is not None:
+            self._scores.cancel()
 
     async def _score_all(self, windows: Sequence[Window]) -> list[WindowRanking]:
         return list(await asyncio.gather(*map(self._ranker.score_checked, windows)))

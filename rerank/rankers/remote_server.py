@@ -1,4 +1,4 @@
-"""Rankers whose model runs in a server. A ranker of a rerank API sends texts, and gets a score for each."""
+"""Rankers whose model runs in a server, and the ranker for rerank APIs: it sends texts, and gets a score for each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rerank.util.combining import nfc
 
 T = TypeVar("T")
 
-#: The largest window of an API with pointwise scores.
+#: Largest number of passages in a window of an API with pointwise scores.
 _MOST_PASSAGES = 10_000
 #: The request that checks a server before it is used.
 _SAMPLE = (Query("how do birds find their way"), ("A violin has four strings.", "Pigeons follow roads and rivers."))
@@ -33,8 +33,8 @@ class RemoteRanker(Ranker):
     Args:
         name: the model's name in the configuration.
         settings: the settings of the server.
-        api_key: sent to the server; empty: none.
-        health: path that answers GET if the server is ready; empty: there is none.
+        api_key: the key that is sent to the server; empty: no key is sent.
+        health: path that answers GET if the server is ready; empty: the server has no such path.
     """
 
     def __init__(self, name: str, settings: ServerSettings, api_key: str, health: str = "/health") -> None:
@@ -80,20 +80,20 @@ class RemoteRanker(Ranker):
 class ApiRanker(RemoteRanker):
     """Ranks a window by the scores of a rerank API.
 
-    A window is one call; of an API with pointwise scores several calls if the window exceeds its limit.
+    A window is one call, or several calls if an API with pointwise scores takes fewer passages in a call.
 
     Args:
         name: the model's name in the configuration.
         servers: the servers and their API.
-        window_size: the largest window of a listwise API.
-        api_key: sent to the servers; empty: none.
+        window_size: largest number of passages in a window of a listwise API.
+        api_key: the key that is sent to the servers; empty: no key is sent.
     """
 
     def __init__(self, name: str, servers: RerankServerSettings, window_size: int, api_key: str) -> None:
         self._api = RERANK_APIS[servers.kind]
         super().__init__(name, servers, api_key, self._api.health)
         self._servers = servers
-        #: Windows are bounded by the engine; this bounds their calls.
+        #: Limits the calls at the same time. The engine limits only the windows, which may be several calls.
         self._free = asyncio.Semaphore(servers.max_in_flight)
         pointwise = ScoreKind.POINTWISE_PROBABILITY if self._api.gives_probabilities else ScoreKind.POINTWISE
         is_listwise = servers.scores == "listwise"
@@ -118,7 +118,7 @@ class ApiRanker(RemoteRanker):
         return replace(window, tokens=sum(2 + len(text) // 4 for text in texts))
 
     async def score(self, parts: Sequence[Window]) -> list[WindowRanking]:
-        """Returns the scores as the API returns them."""
+        """Returns the scores of the API, unchanged."""
         return [await self._score(window) for window in parts]
 
     async def _score(self, window: Window) -> WindowRanking:
@@ -129,7 +129,7 @@ class ApiRanker(RemoteRanker):
         try:
             return WindowRanking(tuple(chain.from_iterable(await asyncio.gather(*calls))))
         finally:
-            for call in calls:  # after one has failed, the others are not needed
+            for call in calls:  # if one has failed, the others are not needed
                 call.cancel()
 
     async def _call(self, query: Query, texts: Sequence[str]) -> list[float]:

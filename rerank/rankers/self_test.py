@@ -28,6 +28,7 @@ from rerank.util.files import atomic_file
 
 log = logging.getLogger(__name__)
 
+#: File of the expected scores in the folder of a checkpoint.
 GOLDEN = "golden.json"
 #: Passages per window: few, because a generating model takes one step per token.
 _SIZES = (1, 2, 5)
@@ -43,18 +44,22 @@ _TEXTS = (
     "Salt water freezes later than fresh water.",
 )
 
-#: Beginnings and ends of error messages: what differs, and what to do.
+#: Beginning of an error message: what differs.
 _BATCH = "scores of a window alone and in a batch differ by"
+#: End of an error message if scores depend on the batch: what to do.
 _ALONE = "its scores depend on what else is read, so use another checkpoint"
+#: End of an error message if scores differ from those of transformers.
 _PLAIN = "the service computes this model wrongly: report it with the checkpoint's config.json"
+#: End of an error message if scores differ from the golden ones.
 _OTHER_WEIGHTS = f"restore the checkpoint, or write {GOLDEN} again"
 
+#: Rows of scores: one for each window of the self-test, or for each choice in it.
 Scores: TypeAlias = tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """The differences between two scores of a window that rounding can explain: those within either bound.
+    """The largest differences between two scores of a window that rounding can explain. One of the two bounds suffices.
 
     Attributes:
         precision: number format in which the scores are computed.
@@ -71,10 +76,10 @@ CPU_TOLERANCE = Tolerance("float32", absolute=1e-4, deviations=1e-4)
 CUDA_TOLERANCE = Tolerance("float32", absolute=1e-2, deviations=1e-2)
 #: bfloat16 rounds a number by up to 2^-9 of its size, and each layer adds two rounded numbers to its input: after 32
 #: layers that is 2^-9 * sqrt(64) = .016 of a logit's size, before layers amplify it. Random models of 512 to 1,024
-#: units and 8 to 32 layers differ by .02 to .15 deviations, however many nats that is: it grows with their logits.
-#: Random ones of 4,096 units and 32 layers, which amplify rounding as no trained ones do, differ on an H100 by .54
+#: units and 8 to 32 layers differ by .02 to .15 standard deviations; in nats, the difference grows with the logits.
+#: Random models of 4,096 units and 32 layers, which amplify rounding as no trained ones do, differ on an H100 by .54
 #: (FIRST) and .52 (PE-Rank). Scores of a wrong window, position or head are unrelated to the right ones, and differ by
-#: sqrt(2) = 1.4 deviations; the mildest planted fault by .68.
+#: sqrt(2) = 1.4 deviations; the smallest fault that was planted on purpose by .68.
 #: Scores that are hardly apart have no order that bfloat16 could keep: a logit above 16 is a multiple of .125.
 BFLOAT16_TOLERANCE = Tolerance("bfloat16", absolute=0.1, deviations=0.65)
 #: Scores of a window alone, in a batch and by transformers, all with weights in float8, differ by .1 to .2 deviations.
@@ -110,13 +115,13 @@ def check(ranker: Ranker, settings: Mapping[str, object], folder: Path | None, a
 
     Args:
         settings: the settings of the ranker that its scores depend on.
-        folder: folder of the checkpoint. If its `golden.json` was written with other settings, it is not compared, and
-            the log says so.
+        folder: folder of the checkpoint; None: there is none. If its `golden.json` was written with other settings, the
+            scores are not compared with it, and the log says so.
         allowed: the accepted differences of scores; see `tolerance`.
 
     Raises:
-        SelfTestFailed: the ranker raised, or its scores are too few, not finite, depend on the batch, or differ from
-            the scores of transformers or the golden ones.
+        SelfTestFailed: the ranker raised, or its scores are too few, are not finite, depend on the batch, or differ
+            from the scores of transformers or the golden scores.
     """
     if not ranker.info.reorders:
         return
@@ -129,7 +134,7 @@ def write_golden(ranker: Ranker, settings: Mapping[str, object], folder: Path) -
     """Writes `golden.json` into the checkpoint folder of a ranker that was loaded on the CPU in float32.
 
     Args:
-        ranker: passes the self-test.
+        ranker: a ranker that passes the self-test.
         settings: as for `check`.
 
     Raises:
@@ -174,7 +179,7 @@ def scores_alone(ranker: Ranker, max_window_size: int) -> Scores:
 
 @contextmanager
 def failing_on_windows() -> Iterator[None]:
-    """Raises SelfTestFailed for whatever a model raises on the windows of the self-test."""
+    """Raises SelfTestFailed for any error that a model raises in the block."""
     try:
         with translate_out_of_memory():
             yield
@@ -192,8 +197,11 @@ def failing_on_windows() -> Iterator[None]:
 
 
 def _scores(ranker: Ranker, allowed: Tolerance) -> Scores:
-    """Returns the scores of each window ranked alone, after comparing them with the scores in a batch and by
-    transformers."""
+    """Returns the scores of each window ranked alone, if those in a batch and by transformers agree with them.
+
+    Raises:
+        SelfTestFailed: they differ by more than rounding explains.
+    """
     alone = scores_alone(ranker, ranker.info.max_window_size)
     with failing_on_windows():
         windows = windows_of(ranker, ranker.info.max_window_size)
@@ -220,8 +228,16 @@ def _choice_scores(ranker: Ranker, windows: Sequence[Window]) -> tuple[Scores, S
     return tuple(alone), tuple(chain.from_iterable(batched))
 
 
-def _check_equal(what: str, way_out: str, expected: Scores, found: Scores, allowed: Tolerance) -> None:
-    """Raises: SelfTestFailed if rounding does not explain the difference of the scores."""
+def _check_equal(problem: str, remedy: str, expected: Scores, found: Scores, allowed: Tolerance) -> None:
+    """Compares scores.
+
+    Args:
+        problem: the beginning of the message: what differs.
+        remedy: the end of the message: what to do.
+
+    Raises:
+        SelfTestFailed: rounding does not explain the difference of the scores.
+    """
     gaps = [[abs(x - y) for x, y in zip(*rows, strict=True)] for rows in zip(expected, found, strict=True)]
     gap = max((gap for row in gaps for gap in row), default=0.0)
     deviation = _root_mean_square([score - math.fsum(row) / len(row) for row in expected for score in row if row[1:]])
@@ -229,9 +245,9 @@ def _check_equal(what: str, way_out: str, expected: Scores, found: Scores, allow
     if gap > allowed.absolute and deviations > allowed.deviations:
         first = "" if allowed.precision == "float32" else "try precision: float32, and if that fails, too: "
         raise SelfTestFailed(
-            f"self-test: {what} {gap:.2g}, {deviations:.2g} standard deviations of a window's scores; rounding in "
+            f"self-test: {problem} {gap:.2g}, {deviations:.2g} standard deviations of a window's scores; rounding in "
             f"{allowed.precision} explains {allowed.absolute:.2g}, or {allowed.deviations:.2g} deviations; "
-            f"{first}{way_out}"
+            f"{first}{remedy}"
         )
 
 
@@ -249,7 +265,11 @@ def _read_golden(path: Path) -> Golden:
 def _check_golden(
     golden: Golden, scores: Scores, ranker: Ranker, settings: Mapping[str, object], allowed: Tolerance
 ) -> None:
-    """Compares the scores with the golden ones, if these were written with the same settings."""
+    """Compares the scores with the golden scores, if these were written with the same settings.
+
+    Raises:
+        SelfTestFailed: the golden scores belong to other weights, are of other windows, or differ too much.
+    """
     if golden.model_revision != ranker.info.model_revision:
         raise SelfTestFailed(
             f"self-test: {GOLDEN} belongs to weights {golden.model_revision}, the checkpoint holds "

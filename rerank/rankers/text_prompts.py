@@ -19,10 +19,13 @@ class TextPrompts(ABC):
     """Renders the prompts of a ranker whose model is in this process or in an inference server.
 
     Args:
-        answer_tokens: tokens that every prompt leaves free for the answer.
-        passage_tokens: the maximum number of tokens shown per passage; 0: as many as fit.
-        thinks: the model reasons before it answers.
-        query_tokens: the maximum number of tokens of a query; 0: as many as half a prompt holds.
+        tokenizer: the model's tokenizer.
+        context_tokens: largest number of tokens of a prompt and its answer.
+        template: a prompt template, or its name or path.
+        answer_tokens: number of tokens that every prompt leaves free for the answer.
+        passage_tokens: largest number of tokens shown per passage; 0: no limit but the context.
+        thinks: whether the model reasons before it answers.
+        query_tokens: largest number of tokens of a query; 0: half of a prompt is the limit.
 
     Attributes:
         max_window_size, max_window_tokens: the largest window, in passages and in tokens; subclasses set them.

@@ -142,7 +142,7 @@ def test_style_says_in_words_what_differs_from_the_default():
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"shorten": "words"}, "shorten: words begins with max_words"),
+        ({"shorten": "words"}, "shorten: words needs max_words"),
         ({"max_words": -1}, "greater than or equal to 0"),
         ({"guards": ["all"]}, "'white_space', 'identifiers', 'labels', 'markup' or 'foreign_markup'"),
         ({"rank_llm": True}, "Extra inputs"),
