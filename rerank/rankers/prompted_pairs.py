@@ -181,7 +181,7 @@ def _load(folder: Path, prompt: PairPrompt, device: torch.device, precision: Pre
     if architecture.endswith("ForSequenceClassification"):
         return _load_classifier(folder, device, precision)
     if not prompt.answers:
-        raise CheckpointError(f"{folder} is a {architecture}, and this profile is for a classifier; use its own profile")
+        raise CheckpointError(f"{folder} is a {architecture}, and this profile is of a classifier; use its own profile")
     is_causal = architecture.endswith("ForCausalLM")
     lm = load_causal_lm(folder, device, precision, AutoModelForCausalLM if is_causal else AutoModelForSeq2SeqLM)
     head = IdentifierHead(lm.model.get_output_embeddings(), _answer_ids(folder, lm.tokenizer, prompt.answers))
