@@ -30,8 +30,8 @@ def open_collection(name: str) -> Collection:
     """Opens a test collection.
 
     Args:
-        name: a named collection, a folder in BEIR layout, trec-dl-YEAR, or a name of ir_datasets (which includes the
-            split, so that the split of its judgements has no effect).
+        name: a named collection, a folder in BEIR layout, trec-dl-YEAR, or a name of ir_datasets, which includes the
+            split, so that the argument of the collection's `qrels` has no effect.
 
     Raises:
         CollectionError: a file of the folder cannot be read.

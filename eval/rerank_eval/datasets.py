@@ -1,4 +1,4 @@
-"""Datasets of an evaluation, read from what the flags name: queries with candidates, and judgements."""
+"""Reads the datasets that the flags of an evaluation name: queries with candidates, and judgements."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from rerank_eval.overlap import (
 from rerank_eval.settings import BeirSettings, CommandSettings, EvaluationSettings, TrecDLSettings
 from rerank_eval.systems import System
 
-#: Names of files and folders that do not name the dataset.
+#: Usual names of files and folders of judgements, which cannot be the name of a dataset.
 _JUDGEMENTS = {"qrels", "qrel", "judgements", "judgments", "test", "dev", "train"}
 
 
@@ -52,13 +52,14 @@ class Dataset:
         title: heading of the report.
         queries: query_id → query, for the queries that are asked.
         lists: query_id → candidates; None: a service searches for them.
-        search: fields of the message SearchRequest (rerank.proto) for that search.
+        search: fields of the message SearchRequest (rerank.proto) for this search.
         fingerprint: every setting that decides the candidates.
-        qrels: all judgements, also of queries that are not asked; `qrels_sha256` is their hash.
+        qrels: all judgements, also of queries that are not asked.
+        qrels_sha256: hash of the judgements.
         judged: the judgements of the queries that are measured.
-        is_of_collection: the queries could be documents of the collection, see `without_query_documents`.
+        is_of_collection: whether the queries could be documents of the collection, see `without_query_documents`.
         rel: least grade that RR, AP and R count as relevant.
-        notes: notes on queries and candidates without judgements, and the reverse.
+        notes: notes on queries and candidates without judgements, and on judgements without queries or candidates.
         index: folder of the index for the service that the evaluation starts.
     """
 
@@ -90,7 +91,7 @@ class Dataset:
         """The candidates in the order of the first stage.
 
         Args:
-            responses: responses of a system, which say what its searches found; not read if the candidates are given.
+            responses: responses of a system, with the passages that its searches found; not read if `lists` has them.
         """
         if self.lists is not None:
             return {query_id: by_rank(doc.doc_id for doc in docs) for query_id, docs in self.lists.items()}
@@ -219,7 +220,7 @@ def _judged_queries(collection: Collection, qrels: Sequence[Qrel], source: str) 
 def _requests(
     path: Path, collection: Collection | None, judged: Mapping[str, Query], qrels: Sequence[Qrel], depth: int
 ) -> tuple[list[CandidateList], list[str]]:
-    """The lists of a run or a request file, and the ids of a run's queries without judgements."""
+    """The lists of a run or a request file; and for a run, the sorted ids of its queries without judgements."""
     if collection is None:
         lists = read_requests(path)
         return [replace(request, candidates=request.candidates[: depth or None]) for request in lists], []
@@ -256,9 +257,9 @@ def _fingerprint(settings: CommandSettings, lists_file: Path | None) -> dict[str
 
 
 def _names(requests: Sequence[Path], qrels: Sequence[str], collections: Sequence[str]) -> list[str]:
-    """The name of each dataset: its collection's, or else its judgements'.
+    """The name of each dataset: the name of its collection, or else of its judgements.
 
-    If two are equal, the names of the request files or of their folders are appended.
+    If two names are equal, the names of the request files or of their folders are appended.
     """
     named, stems, folders = list[str](), list[str](), list[str]()
     for path, judged, collection in zip_longest(requests, qrels, collections):
@@ -277,7 +278,8 @@ def _names(requests: Sequence[Path], qrels: Sequence[str], collections: Sequence
 
 
 def _judged_name(qrels: Path) -> str:
-    """The dataset's name by its file of judgements: the first name of file and folders that is not in _JUDGEMENTS."""
+    """The dataset's name by its file of judgements: the name of the file, or of the nearest folder, that is not in
+    _JUDGEMENTS."""
     names = [Path(qrels.name.removesuffix(".gz")).stem, *(folder.name for folder in qrels.absolute().parents)]
     return next((name for name in names if name and name.lower() not in _JUDGEMENTS), names[0])
 
@@ -285,7 +287,7 @@ def _judged_name(qrels: Path) -> str:
 def _asked_queries(
     queries: Mapping[str, Query], qrels: Sequence[Qrel], settings: EvaluationSettings
 ) -> tuple[dict[str, Query], tuple[str, ...]]:
-    """The queries that are asked, by query_id, in their order; and notes on those that are not.
+    """query_id → query that is asked, in their order; and notes on the queries that are not asked.
 
     A query without text is not asked, and so not measured: a service refuses it, and the first stage's order of its
     candidates would count against systems that never saw it.

@@ -87,7 +87,7 @@ def _evaluate(dataset: Dataset, models: Mapping[str, str], settings: CommandSett
 
 
 def _second_searches(systems: Sequence[System], settings: CommandSettings) -> Iterator[System]:
-    """The systems with relevance feedback: each ranks a second search, with query vectors that its ranking changed."""
+    """The systems with relevance feedback. Each ranks a second search with the vectors that its ranking has changed."""
     feedback = settings.second_search if isinstance(settings, BeirSettings) else None
     for system in systems if feedback else ():
         if system.fingerprint["ranker"] != "identity":  # it would only append the passages of the second search
@@ -107,7 +107,13 @@ def measure_system(
     settings: Mapping[str, object],
     notes: Sequence[str] = (),
 ) -> SystemResult:
-    """Measures a system, and writes its run.trec and measures.json. `settings` and `notes` are written, too.
+    """Measures a system, and writes its run.trec and measures.json.
+
+    Args:
+        responses: the system's responses to the queries of the dataset.
+        folder: folder of the two files.
+        settings: settings of the evaluation, which are written into measures.json.
+        notes: notes on the dataset, which are written into measures.json.
 
     Raises:
         ConfigError: the files cannot be written.
@@ -127,7 +133,7 @@ def _notes_on_feedback(settings: CommandSettings) -> tuple[str, ...]:
 
 
 def _notes_on_search(dataset: Dataset, system: System, first_stage: Run, target: str) -> tuple[str, ...]:
-    """Notes on the index that a service searched. Raises: CollectionError if it is of another collection."""
+    """Notes on the index that a service searched. Raises: CollectionError if the index has another collection."""
     if dataset.lists is not None:
         return ()
     if dataset.index is None:
@@ -137,7 +143,7 @@ def _notes_on_search(dataset: Dataset, system: System, first_stage: Run, target:
 
 
 def best_order(qrels: Iterable[Qrel], first_stage: Run) -> Run:
-    """The best order of the same candidates; candidates of equal grades keep their order."""
+    """The run with the candidates of each query sorted by grade; candidates of equal grades keep their order."""
     grades = grades_by_query(qrels)
     run = {}
     for query_id, docs in first_stage.items():

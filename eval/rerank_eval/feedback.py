@@ -1,4 +1,4 @@
-"""Measures relevance feedback: dense retrieval before and after query vectors were updated by a ranking.
+"""Measures relevance feedback: dense retrieval before and after a ranking has updated the query vectors.
 
 With the order of a listwise ranker, a vector is updated by weighted RankNet (FIRST, arXiv 2406.15657); with scores by
 a divergence (ReFIT, arXiv 2305.11744). Rocchio (1971), the baseline, takes the first passages as relevant.
@@ -34,12 +34,13 @@ from rerank_eval.settings import ORACLE, UPDATES, BeirSettings
 
 #: Name of dense retrieval before feedback.
 BEFORE = "dense"
+#: Number of passages that dense retrieval finds for a query.
 _DEPTH = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Teacher:
-    """A system's rankings of the first stage's passages, by which query vectors are updated.
+    """A system's rankings of the first stage's passages, which update the query vectors.
 
     Attributes:
         rankings: query_id → doc_ids and scores, best first.
@@ -136,7 +137,7 @@ class DenseSearch:
         return self._dataset.measure(dict(zip(self._dataset.queries, found, strict=True)), self._measures)
 
     def after(self, teacher: Teacher, settings: BeirSettings) -> list[SystemResult]:
-        """The measures after all query vectors were updated by the teacher, for each loss that its scores allow.
+        """The measures after the teacher has updated all query vectors, for each loss that its scores allow.
 
         `cost` has the mean cosine of updated and original vectors, the number of vectors that were not updated, and the
         mean time of an update in ms.
@@ -180,7 +181,7 @@ class DenseSearch:
 
 
 def _report(queries: int, before: SystemResult, after: Sequence[SystemResult]) -> str:
-    """Tables of all teachers and losses, compared with dense retrieval before feedback, and with the first of them."""
+    """Two tables of all teachers and losses, compared with dense retrieval before feedback, and with the first row."""
     measures = list(before.metrics.mean)
     head = [f"{queries} queries", *(cell for name in measures for cell in (name, "p"))]
     formats = {"cosine": ".3f", "kept": ".0f", "ms": ".2f"}
@@ -198,7 +199,7 @@ def _report(queries: int, before: SystemResult, after: Sequence[SystemResult]) -
 
 
 def _rows(results: Sequence[SystemResult], measures: Sequence[str]) -> list[list[str]]:
-    """The measures of each result, each with the p of its difference from the first result."""
+    """The measures of each result, each with the p-value of its difference from the first result."""
     p_values = {name: ["–", *(format_p(p) for _, _, p in comparisons(results, name))] for name in measures}
     return [
         [

@@ -26,8 +26,8 @@ MAIN_MEASURE = str(nDCG @ 10)
 _DEEP_LEARNING_MAX_GRADE = 3
 #: Judgements on TREC Deep Learning's scale have at least this share of grades 2 and 3 among the grades above 0.
 _DEEP_LEARNING_MIN_SHARE = 0.25
-#: Columns of the costs with their decimal places. Latency is what the caller sees; prefill is what the model reads
-#: before it writes, decode what it writes token by token. From `windows` on, the numbers are means per query.
+#: Column of the costs → its number of decimal places. Latencies are measured at the caller. Prefill is what the model
+#: reads before it writes, decode what it writes token by token. From `windows` on, the numbers are means per query.
 COST_COLUMNS = {
     "p50 ms": 1,
     "p95 ms": 1,
@@ -40,7 +40,7 @@ COST_COLUMNS = {
     "decode tokens": 0,
     "decode ms": 0,
 }
-#: At most this many truncated queries, and this many kinds of warnings, are named.
+#: The most truncated queries that a warning names, and the most kinds of warnings that are shown.
 _MAX_NAMED = 20
 
 
@@ -49,11 +49,11 @@ class Response:
     """A system's order of the candidates of one query, best first, as its caller saw it.
 
     Attributes:
-        scores: strictly decreasing.
+        scores: the scores of `doc_ids`, strictly decreasing.
         positions: the position of each document in the first stage's order, 0-based.
         execution: the fields of the message Execution (rerank.proto) as JSON, `score_kind` and `preranker_score_kind`.
-        wall_ms: latency.
-        ended_at: Unix time in seconds.
+        wall_ms: latency at the caller, in ms.
+        ended_at: time of the answer, in seconds of Unix time.
         preranker_scores: in a cascade, the preranker's scores in the order of `doc_ids`; nan for a document that it
             did not score. Empty without a cascade, or if the preranker's scores cannot be compared.
     """
@@ -78,12 +78,12 @@ class Response:
 
 
 def by_rank(doc_ids: Iterable[str]) -> list[ScoredDoc]:
-    """Scores documents, which come best first, by minus their rank, because ir_measures sorts by score."""
+    """Documents that come best first, with minus their rank as their score, because ir_measures sorts by score."""
     return [ScoredDoc(doc_id, -float(rank)) for rank, doc_id in enumerate(doc_ids)]
 
 
 def measures_from(rel: int = 1) -> tuple[Measure, ...]:
-    """The measures of both commands: RR, AP and R count grade `rel` and above as relevant."""
+    """The measures of `eval-beir` and `eval-trec-dl`. RR, AP and R count grade `rel` and above as relevant."""
     return (nDCG @ 10, RR(rel=rel) @ 10, AP(rel=rel) @ 100, R(rel=rel) @ 100, Judged @ 10)
 
 
@@ -92,10 +92,10 @@ def least_relevant_grade(qrels: Iterable[Qrel], requested: int = 0) -> int:
 
     TREC's scale goes from 0 to 3, and grade 1 means that a passage is about the query but does not answer it.
     Judgements count as TREC's if 3 is their highest grade and at least a quarter of the grades above 0 are 2 or 3; in
-    TREC's judgements half of them are. A few high grades, which may be mistakes, do not decide.
+    TREC's judgements half of the grades above 0 are. So a few high grades, which may be mistakes, do not decide.
 
     Args:
-        requested: the grade that the user asks for; 0: decide by the judgements.
+        requested: the grade that the user states; 0: it is decided by the judgements.
 
     Raises:
         ConfigError: `requested` exceeds the highest grade, so that every measure would be 0.
@@ -113,7 +113,12 @@ def least_relevant_grade(qrels: Iterable[Qrel], requested: int = 0) -> int:
 
 @dataclass(frozen=True, slots=True)
 class MetricValues:
-    """Values by measure (spelled as ir_measures does): the mean over the judged queries, and per query."""
+    """The values of measures, which have their names in ir_measures.
+
+    Attributes:
+        mean: measure → mean over the judged queries.
+        per_query: query_id → measure → value, sorted by query_id.
+    """
 
     mean: dict[str, float]
     per_query: dict[str, dict[str, float]]
@@ -149,10 +154,10 @@ def _in_order_of_trec_eval(docs: Sequence[ScoredDoc]) -> list[str]:
 
 
 def without_query_documents(qrels: Iterable[Qrel], run: Run) -> Run:
-    """The run without documents that have the query's id, as BEIR evaluates; in ArguAna, queries are documents.
+    """The run without documents that have the id of their query, as BEIR evaluates; in ArguAna, queries are documents.
 
-    The run stays as it is if the judgements call such a document relevant: then ids are equal by chance, as the
-    numbers of Cranfield are.
+    The run stays as it is if the judgements call such a document relevant: then the ids are equal by chance, as in
+    Cranfield, where all ids are numbers.
     """
     if any(qrel.query_id == qrel.doc_id and qrel.relevance > 0 for qrel in qrels):
         return run

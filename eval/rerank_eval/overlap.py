@@ -1,4 +1,4 @@
-"""Checks that queries, judgements and passages belong together, and notes what one of them lacks."""
+"""Checks that queries, judgements and passages share ids, and writes notes on ids that one of them lacks."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ def judgements_of(
     """The judgements of the queries that an evaluation asks.
 
     Args:
+        query_ids: ids of the queries that are asked.
+        qrels: all judgements.
         source: where the queries come from, for error messages.
-        not_retrieved: judged queries without candidates, which count all the same.
+        not_retrieved: ids of judged queries without candidates, which count as 0.
 
     Returns:
         The judgements, and notes if some judged queries are not asked or some asked queries are not judged.

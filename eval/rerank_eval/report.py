@@ -1,5 +1,7 @@
-"""Writes the report of an evaluation (measures, significance, cost), and tables for papers, with a row for each system
-and columns for measures or datasets."""
+"""Writes the report of an evaluation (measures, significance, cost), and tables for papers.
+
+A table has a row for each system, and a column for each measure or dataset.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,10 @@ from rerank_eval.measures import COST_COLUMNS, MAIN_MEASURE, MetricValues
 from rerank_eval.runs import write_result
 from rerank_eval.statistics import SIGNIFICANT, Comparison, compare, confidence_interval, holm
 
-#: Marks of significant differences from the first row, and from the first system.
-_MARKS, _LATEX_MARKS = ("†", "‡"), (r"$^{\dagger}$", r"$^{\ddagger}$")
+#: Marks of significant differences: from the first row, and from the first system.
+_MARKS = ("†", "‡")
+#: The same marks in LaTeX.
+_LATEX_MARKS = (r"$^{\dagger}$", r"$^{\ddagger}$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +33,7 @@ class SystemResult:
     Attributes:
         cost: column of the report → value; empty if nothing was timed.
         warnings: sentences on what limits the figures, see `rerank_eval.measures.warnings`.
-        fingerprint: settings that decide its responses, with its model and the model's hash.
+        fingerprint: settings that decide the system's responses, with its model and the model's hash.
     """
 
     name: str
@@ -53,7 +57,7 @@ class Report:
         upper_bound: result of the best order of the same candidates; it is not compared.
         rel: least grade that RR, AP and R count as relevant.
         judged_queries: number of all judged queries; the means may be over fewer.
-        notes: sentences about queries and candidates without judgements, and the reverse.
+        notes: sentences on queries and candidates without judgements, and on judgements without queries or candidates.
     """
 
     dataset: str
@@ -69,7 +73,8 @@ class Report:
         return list(self.upper_bound.metrics.mean)
 
     def compared(self, measure: str = MAIN_MEASURE) -> Iterator[tuple[SystemResult, list[Compared]]]:
-        """Pairs of a reference and its `comparisons`: first stage and all systems, first system and all others."""
+        """Pairs: a reference and its `comparisons`. All systems are compared with the first stage; the other systems
+        also with the first system."""
         first_stage, *systems = self.results
         yield first_stage, comparisons([first_stage, *systems], measure)
         if systems[1:]:
@@ -77,7 +82,7 @@ class Report:
 
 
 def comparisons(results: Sequence[SystemResult], measure: str = MAIN_MEASURE) -> list[Compared]:
-    """Compares every result with the first one, over the same queries."""
+    """Compares every other result with the first result, over the same queries."""
     reference, others = results[0], results[1:]
     compared = [compare(other.metrics.values(measure), reference.metrics.values(measure)) for other in others]
     return list(zip(others, compared, holm([comparison.p for comparison in compared]), strict=True))
@@ -159,7 +164,7 @@ def _measures(report: Report) -> str:
 
 
 def _comparison(reference: SystemResult, compared: Sequence[Compared]) -> str:
-    """The differences; a correction for several comparisons only if there are several."""
+    """The differences from a reference, with p-values corrected by Holm if there are several comparisons."""
     several = len(compared) > 1
     rows = [
         [
@@ -198,7 +203,7 @@ def _cost(results: Sequence[SystemResult]) -> str:
 
 
 def _plain(text: str) -> str:
-    """The text with all characters escaped that Markdown could take for markup; `markdown_table` escapes the pipe."""
+    """The text with a backslash before each character of Markdown's markup; `markdown_table` escapes the pipe."""
     return re.sub(r"([\\`*_\[\]<>#&!~])", r"\\\1", text)
 
 
@@ -226,7 +231,7 @@ class Cell(NamedTuple):
     Attributes:
         mean: the mean over the judged queries.
         p: p-value of the paired t-test against the first row, adjusted by Holm over all systems; None for that row.
-        p_first_system: the same against the first system; None for that system, and if it is the only one.
+        p_first_system: the adjusted p-value against the first system; None for that system, and if it is the only one.
     """
 
     mean: float
@@ -234,13 +239,14 @@ class Cell(NamedTuple):
     p_first_system: float | None
 
 
-#: Head of a column, a measure or a dataset → system → cell.
+#: Head of a column (a measure or a dataset) → system → cell.
 Table: TypeAlias = Mapping[str, Mapping[str, Cell]]
 
 
 def write_tables(reports: Sequence[Report], out: Path, console: Console) -> None:
-    """Writes table.tex and table.csv into the folder `out`; for several datasets also report.md, whose first table it
-    prints.
+    """Writes table.tex and table.csv into the folder `out`.
+
+    For several datasets it also writes report.md, and prints the first table of that file.
 
     Raises:
         ConfigError: a file cannot be written.
@@ -257,7 +263,7 @@ def write_tables(reports: Sequence[Report], out: Path, console: Console) -> None
 
 
 def _tables(reports: Sequence[Report]) -> Iterator[tuple[str, Table]]:
-    """A table of all datasets for each measure, with its name; for one dataset, one table of all measures, and ""."""
+    """Pairs: a measure and its table of all datasets. For one dataset: "" and one table of all measures."""
     if len(reports) == 1:
         yield "", {measure: _cells(reports[0], measure) for measure in reports[0].measures}
         return
@@ -305,7 +311,7 @@ def _cells(report: Report, measure: str) -> Mapping[str, Cell]:
 def _rows(
     measure: str, table: Table, marks: tuple[str, str], escaped: Callable[[str], str] = str
 ) -> Iterator[list[str]]:
-    """The head, then a row for each system: its name, its cells, and for a measure the mean over the datasets."""
+    """The head, then a row for each system: its name, its cells and, in a table of datasets, the mean over them."""
     yield ["system", *map(escaped, table), *(["mean"] if measure else [])]
     for name in dict.fromkeys(name for column in table.values() for name in column):
         cells = [column.get(name) for column in table.values()]

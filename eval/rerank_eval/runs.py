@@ -28,9 +28,9 @@ from rerank_eval.measures import MetricValues, Response, Run
 from rerank_eval.systems import System
 
 TRACE_FILE = "trace.jsonl"
-#: Queries from which the time of the others is estimated; the first one may load the model.
+#: Number of queries that are timed for the estimate of the time. The first query may load the model.
 _TIMED = 2
-#: The times of shorter runs are not printed.
+#: A shorter estimate is not printed.
 _SHORT_S = 60.0
 #: What to do if results cannot be written.
 _WAY_OUT = "free disk space and give the same command again, which goes on where it stopped, or choose another --out"
@@ -40,7 +40,7 @@ _RESPONSE = TypeAdapter(Response)
 def run_systems(
     systems: Sequence[System], dataset: Dataset, out: Path, concurrency: int, console: Console, hint: str = ""
 ) -> dict[str, list[Response]]:
-    """Runs all systems: the first queries of each, which give an estimate for all, and then the others.
+    """Runs all systems. The first queries of each system give an estimate of the time, and the other queries follow.
 
     Queries whose responses are in the trace files of a killed run are not run again.
 
@@ -98,7 +98,7 @@ class _SystemRun:
         return self.trace.responses[first[-1]].wall_ms / 1000 * len(others) if others else 0.0
 
     def finish(self, threads: int) -> Iterator[int]:
-        """Runs the queries without a response. Yields the number of responses at the start and after each of them."""
+        """Runs the queries without a response. Yields the number of responses at the start and after each query."""
         done = len(self._dataset.queries) - len(self.remaining)
         yield done
         with ThreadPoolExecutor(threads) as pool:
@@ -126,11 +126,11 @@ class TraceFile:
     """A file of JSON lines: a header with the run's fingerprint, then one line per response.
 
     Attributes:
-        responses: query_id → response, with those of earlier runs.
+        responses: query_id → response, with the responses of earlier runs.
 
     Args:
         path: the file; created if it does not exist.
-        fingerprint: every setting that decides the responses; values that JSON can hold.
+        fingerprint: every setting that decides the responses, with values that JSON can hold.
 
     Raises:
         ConfigError: the file holds responses of a run with another fingerprint, or cannot be read or written.

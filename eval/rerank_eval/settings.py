@@ -21,7 +21,7 @@ _COSINE: Mapping[str, object] = {
     **dict.fromkeys(("lexical_weight", "sparse_weight", "smoothing_weight"), 0.0),
     **dict.fromkeys(("cosine_depth", "similar_passages"), 0),
 }
-#: Baselines by name, as settings of a model: the encoder's cosine alone, and with .3 times the first stage's score.
+#: Name of a baseline → settings of its model: the encoder's cosine alone, or with .3 times the first stage's score.
 BASELINES: Mapping[str, Mapping[str, object]] = {
     "cosine": {**_COSINE, "first_stage_weight": 0.0},
     "z-score": {**_COSINE, "first_stage_weight": 0.3},
@@ -34,7 +34,8 @@ UPDATES = (
     FeedbackMethod.ROCCHIO,
     FeedbackMethod.CHAIN,
 )
-#: The row of the best order of the candidates, and the teacher that gives it.
+#: The name of the report's row with the best order of the candidates, and of the teacher of relevance feedback that
+#: ranks by the judgements.
 ORACLE = "oracle"
 _COLLECTIONS = (
     f"Folder in BEIR layout (corpus.jsonl, queries.jsonl, qrels/), {', '.join(NAMED)}, trec-dl-2019 to trec-dl-2023, "
@@ -44,7 +45,7 @@ _COLLECTIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationSettings:
-    """Settings of both commands: systems to evaluate, how they are queried, and how the report is made."""
+    """Settings of both commands: the systems to evaluate, how they are queried, and how the report is made."""
 
     model: Annotated[
         list[str],
@@ -63,14 +64,14 @@ class EvaluationSettings:
         "float32 the figures do not depend on the processor.",
     ] = None
     target: Annotated[
-        str, f"HOST:PORT of a running service; without it, one is started for the evaluation. {KEY_HELP}"
+        str, f"HOST:PORT of a running service; default: none, the evaluation starts a service. {KEY_HELP}"
     ] = ""
     first_stage_weight: FirstStageWeightOption = None
     concurrency: Annotated[int, typer.Option(min=1, max=1000, help="Number of concurrent queries.")] = 1
     queries: Annotated[
         Path | None,
-        "Ask these queries only: a file with the id of a query in each line, or lines of query_id, tab, text, "
-        "or BEIR's queries.jsonl or its folder, whose texts are asked.",
+        "Ask these queries only: a file with the id of a query in each line, or a file whose texts are asked: lines of "
+        "query_id, tab, text, or BEIR's queries.jsonl or its folder.",
     ] = None
     limit: Annotated[int, typer.Option(min=0, help="Ask only the first of the judged queries; 0: all.")] = 0
     split: Annotated[str, "Split of a collection in BEIR layout: its judgements are qrels/SPLIT.tsv."] = "test"
@@ -90,17 +91,17 @@ class BeirSettings(EvaluationSettings):
     """Settings of `eval-beir`."""
 
     collection: Annotated[list[str], f"{_COLLECTIONS}. Repeatable."]
-    index: Annotated[
-        list[Path], "Index of the collection by `rerank index`, one for each; not needed with --target."
-    ] = field(default_factory=list)
+    index: Annotated[list[Path], "Index of each --collection, made by `rerank index`; not needed with --target."] = (
+        field(default_factory=list)
+    )
     first_stage: FirstStageOption = DEFAULT_FIRST_STAGE
     depth: Annotated[int, typer.Option(min=1, help="Number of candidates that the first stage retrieves.")] = 100
     feedback: Annotated[
         bool,
         typer.Option(
             "--feedback",
-            help="Measure relevance feedback: dense retrieval with query vectors that follow the ranking of each "
-            "system, and each system a second time over what that finds. Needs --index.",
+            help="Measure relevance feedback: dense retrieval with query vectors that the ranking of each system has "
+            "changed, and a second ranking by the system of what this finds. Needs --index.",
         ),
     ] = False
     feedback_ranking: Annotated[
@@ -113,9 +114,9 @@ class BeirSettings(EvaluationSettings):
         typer.Option(
             parser=FeedbackMethod,
             metavar=f"[{'|'.join(UPDATES)}]",
-            help="With --feedback: how the vectors follow a ranking. kl reads scores, chain those of a cascade's "
-            "preranker and then the order, the others an order. Repeatable; default: all, and in the second search "
-            "weighted-ranknet.",
+            help="With --feedback: how a ranking changes the vectors. kl reads scores; chain reads the scores of a "
+            "cascade's preranker and then the order; the others read the order. Repeatable; default: all, and in the "
+            "second search weighted-ranknet.",
         ),
     ] = field(default_factory=list)
     feedback_steps: Annotated[

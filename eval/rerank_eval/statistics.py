@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-#: A measure of a system for each query.
+#: The value of one measure of a system for each query.
 Values: TypeAlias = Sequence[float] | npt.NDArray[np.float64]
 
 #: Differences with a smaller p-value count as significant.
@@ -29,6 +29,7 @@ class Comparison:
     """A system compared with a reference over the same queries.
 
     Attributes:
+        queries: number of queries.
         reference: mean of the reference.
         difference: mean of system minus reference.
         interval: 95 % confidence interval of `difference`, by Student's t, within -1 to 1.
@@ -88,9 +89,10 @@ def _t_test(differences: npt.NDArray[np.float64]) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values adjusted for several comparisons, in the given order: they control the family-wise error rate.
+    """p-values adjusted for several comparisons, which controls the family-wise error rate; in the given order.
 
-    Holm (1979): the k-th smallest of m p-values is multiplied by m - k + 1, and none is smaller than the one before it.
+    Holm (1979): the k-th smallest of m p-values is multiplied by m - k + 1, and at least as large as the adjusted
+    p-value before it.
     """
     adjusted, highest = [0.0] * len(p_values), 0.0
     for rank, position in enumerate(sorted(range(len(p_values)), key=lambda position: p_values[position])):
@@ -100,10 +102,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def confidence_interval(values: Sequence[float], lowest: float = 0.0) -> tuple[float, float]:
-    """95 % confidence interval of the mean, by Student's t, without the part that no mean of such values can have.
+    """95 % confidence interval of the mean, by Student's t, cut to the range of the values.
 
     Args:
         values: values of a measure, from `lowest` to 1. For a single value, the interval is the whole range.
+        lowest: the smallest value that the measure can have.
     """
     mean, n = float(np.mean(values)), len(values)
     if n < 2:

@@ -37,8 +37,9 @@ from rerank_eval.settings import BASELINES, EvaluationSettings
 #: Number in rerank.proto → kind of scores.
 _KINDS = {number: kind for kind, number in SCORE_KINDS.items()}
 _PACKAGES = ("torch", "transformers", "sentence-transformers", "faiss-cpu", "pyserini", "ir-measures")
-#: Limits of the service that the evaluation starts: above any list of a test collection, and any time to rank it.
+#: Time that a request may take: more than any list of a test collection needs.
 _MAX_REQUEST_S = 24 * 3600.0
+#: Limits of the service that the evaluation starts: above the sizes in any test collection.
 _LIMITS = {
     "max_request_s": _MAX_REQUEST_S,
     "max_candidates": 100_000,
@@ -55,6 +56,7 @@ class System:
 
     Attributes:
         name: the name in the report.
+        client: a client of the service.
         options: options of every call.
         fingerprint: every setting that decides the rankings.
     """
@@ -74,10 +76,10 @@ class System:
 
 
 def parse_systems(models: Sequence[str]) -> dict[str, str]:
-    """Parses the flags --model, NAME or NAME=MODEL: name in the report → model. Without flags, the default model.
+    """Parses the values of --model, NAME or NAME=MODEL: name in the report → model. Without one, the default model.
 
-    MODEL is the name of a model, RANKER:PATH, PATH, or one of BASELINES. A model that is named by the hub's
-    ORGANISATION/MODEL alone is called MODEL in the report.
+    MODEL is the name of a model, RANKER:PATH, PATH, or one of BASELINES. Without NAME=, a model on the hub,
+    ORGANISATION/MODEL, is called MODEL in the report.
 
     Raises:
         ConfigError: two models have the same name, or a name cannot be the name of a folder.
@@ -122,7 +124,7 @@ def open_systems(
 
 
 def service_config(models: Mapping[str, str], settings: EvaluationSettings, index: Path | None = None) -> ServiceConfig:
-    """The settings of the service that is started: those of --config, with only the models of the systems.
+    """The settings of the service that is started: the settings of --config, with only the models of the systems.
 
     Raises:
         ConfigError, CheckpointError: a setting or a model cannot be used, or there is no such model.
@@ -133,7 +135,7 @@ def service_config(models: Mapping[str, str], settings: EvaluationSettings, inde
         index=index,
         encoder=settings.encoder,
         limits=_LIMITS,
-        engine={"text_vector_cache_bytes": 0},  # systems that rank the same texts would cost less after the first
+        engine={"text_vector_cache_bytes": 0},  # otherwise the first system would pay for the vectors of the others
     )
     known = {**BUNDLED, **{model.name: model for model in config.models}}
     if settings.config and not settings.model:
