@@ -67,10 +67,10 @@ _OPTION = re.compile(
 
 #: Key, or the part of a key after its last "_" → the largest number. The libraries make an object in memory for each
 #: layer, label and so on, before they see that the weights have other sizes.
-_MOST = {"layers": 1000, "layer": 1000, "heads": 10_000, "experts": 10_000, "num_labels": 100_000}
+_MAX_SIZES = {"layers": 1000, "layer": 1000, "heads": 10_000, "experts": 10_000, "num_labels": 100_000}
 #: The libraries make tables and buffers of these sizes even if no weight has such a size.
-_MOST |= {"size": 100_000_000, "embeddings": 20_000_000, "positions": 20_000_000, "dim": 1_000_000}
-_MOST |= {"r": 16_384, "rank_pattern": 16_384}  # keys of adapter_config.json
+_MAX_SIZES |= {"size": 100_000_000, "embeddings": 20_000_000, "positions": 20_000_000, "dim": 1_000_000}
+_MAX_SIZES |= {"r": 16_384, "rank_pattern": 16_384}  # keys of adapter_config.json
 #: Keys whose numbers must be at least 1.
 _POSITIVE = re.compile(
     r"hidden_size|max_position_embeddings|n_embd|n_(head|positions)|num_(attention|key_value)_heads|r|vocab_size"
@@ -303,9 +303,11 @@ def _check_values(path: Path, content: Any) -> None:
 
 
 def _check_size(path: Path, parent: str, key: str, size: float) -> None:
-    for end, most in _MOST.items():
-        if size > most and (end in (parent, key) or key.endswith(f"_{end}")):
-            raise CheckpointError(f"{path} has {key} {size}, and a model has at most {most}; copy the checkpoint again")
+    for end, largest in _MAX_SIZES.items():
+        if size > largest and (end in (parent, key) or key.endswith(f"_{end}")):
+            raise CheckpointError(
+                f"{path} has {key} {size}, and a model has at most {largest}; copy the checkpoint again"
+            )
     if size < 1 and _POSITIVE.fullmatch(key):
         raise CheckpointError(f"{path} has {key} {size}, and a model has at least 1; copy the checkpoint again")
 

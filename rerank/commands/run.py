@@ -23,7 +23,12 @@ _USUAL_WIDTH = 80
 FAILED = 1
 #: The caller's mistake, such as wrong flags.
 USAGE_ERROR = 2
-_UNREACHABLE, _LATE, _REFUSED = 3, 4, 5
+#: The service does not answer.
+_UNREACHABLE = 3
+#: The deadline of the call has passed.
+_LATE = 4
+#: The service is overloaded.
+_REFUSED = 5
 #: gRPC status of an error → exit code; other statuses have FAILED. docs/reference/statuses.md has the same table.
 _EXIT_CODES = {
     **dict.fromkeys(("INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "UNIMPLEMENTED"), USAGE_ERROR),

@@ -37,7 +37,7 @@ class ModelSettings(Settings):
             Default: never.
         strategy: the default strategy: single, sliding (by half a window), top-down or cascade. Default: sliding.
         window_size: the default number of passages per window, at least 2. Default: the size in training if the
-            checkpoint has a manifest, otherwise 20; for PE-Rank 200, or as many as the checkpoint reads.
+            checkpoint has a manifest, otherwise 20; for PE-Rank 200, or the largest number that the checkpoint reads.
         preranker: the model that orders all candidates before this one does, in a cascade whose request names no other.
             It ranks by its own default strategy, which may be a cascade of two models. Default: none; the strategy
             cascade needs one.
@@ -282,7 +282,7 @@ class FirstModel(ScoringModel, ListwiseModel):
             template and golden scores; its weights are not read.
         template: name of a bundled prompt template or path of a YAML file. Default: the template of the checkpoint, or
             `first`.
-        passage_tokens: limit on the tokens of a passage in the prompt; 0 shows as many as fit into the model's context.
+        passage_tokens: limit on the tokens of a passage in the prompt; 0: only the model's context limits them.
             Default: the checkpoint's, or 0.
     """
 
@@ -308,7 +308,7 @@ class E2RankModel(WholeListModel, ScoringModel, ServableModel):
     """Settings of an E2Rank model (Liu et al., arXiv 2510.22733): an encoder that makes a new vector of query and list.
 
     Attributes:
-        path: folder of the model. If its weights are those of the service's encoder, they are loaded once, and passages
+        path: folder of the model. If the service's encoder has the same weights, they are loaded once, and passages
             keep their vectors from the index; otherwise the model encodes the passages of each request. Default: the
             encoder of the service. For a served model: the folder of its tokenizer; if the model is the service's
             encoder, also of its weights.

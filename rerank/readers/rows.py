@@ -31,7 +31,7 @@ STDIN = Path("-")
 
 #: The longest line, far above any line of these formats: a file without line ends, such as a device, would fill memory.
 _MAX_LINE_BYTES = 256 << 20
-#: The most consecutive blank lines, some .5 s of reading. A damaged file may have so many that it takes minutes.
+#: The most consecutive blank lines, which take some .5 s to read. Those of a damaged file may take minutes.
 _MAX_BLANK_LINES = 1_000_000
 #: The largest JSON array, which is read into memory as a whole.
 _MAX_ARRAY_BYTES = 2 << 30
