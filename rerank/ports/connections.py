@@ -1,4 +1,4 @@
-"""The bound on the open connections of a port; grpcio has no API to count and close connections."""
+"""Limits the open connections of ports. It works on sockets, because grpcio has no API to count and close them."""
 
 from __future__ import annotations
 
@@ -21,23 +21,26 @@ from rerank.telemetry.logs import RateLimitedLog
 
 log = logging.getLogger(__name__)
 
-#: Files that are not connections of a port: libraries, models, the index, inference servers, metrics.
+#: Number of open files that are not connections of a port: libraries, models, the index, inference servers, metrics.
 _OTHER_FILES = 256
 #: Largest number of connections of a port, if enough files may be open.
 _MAX_CONNECTIONS = 8000
-#: Number of connections that a port has at least.
+#: Smallest limit on the connections of a port, however few files may be open.
 _MIN_CONNECTIONS = 16
 #: Seconds that a new connection has for TLS and for the first frames of HTTP/2.
 HANDSHAKE_S = 10.0
+#: Folder with an entry for each file descriptor of this process.
 _OWN_FILES = "/dev/fd"
 #: Seconds between two counts of the connections.
 _COUNT_S = 1.0
-#: A connection without a call in flight is silent if it has sent nothing for this time.
+#: A connection without a call in flight is silent if the client has sent nothing for this time, in milliseconds.
 _SILENT_MS = 1000
-#: The part of a full port's connections that end for new ones at each count, if they are silent.
+#: Largest share of a full port's connections that end at one count, to make room for new ones.
 _ROOM = 1 / 16
-#: The option that reads Linux's struct tcp_info, and the offset of the milliseconds since data was received.
-_TCP_INFO, _LAST_DATA_RECEIVED = getattr(socket, "TCP_INFO", None), 52
+#: The socket option that reads Linux's struct tcp_info; None on other systems.
+_TCP_INFO = getattr(socket, "TCP_INFO", None)
+#: Offset in this struct, in bytes, of the number of milliseconds since data was received.
+_LAST_DATA_RECEIVED = 52
 
 #: Host and port of a client.
 Client: TypeAlias = tuple[str, int]
@@ -46,7 +49,7 @@ _ENDING: dict[int, set[Client]] = {}
 
 
 def raise_open_files_limit() -> None:
-    """Raises the soft limit of open files to the hard one, as far as the system lets it."""
+    """Raises the soft limit of open files to the hard limit. If the system does not allow it, logs a warning."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
@@ -56,7 +59,7 @@ def raise_open_files_limit() -> None:
 
 
 def max_connections(config: ServiceConfig) -> int:
-    """The most connections of a port: 8,000, or fewer if the process may open fewer files."""
+    """Returns the largest number of connections of a port: 8,000, or fewer if the process may open fewer files."""
     ports = 1 + sum(map(bool, (config.http, config.telemetry.metrics)))
     open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if open_files == resource.RLIM_INFINITY:
@@ -71,14 +74,14 @@ def refusal_reason(most: int) -> str:
 
 @contextmanager
 def bounded_connections(port: int, most: int, peers: Callable[[], Collection[str]]) -> Iterator[None]:
-    """Ends the longest silent connections of a full port, on a thread, so that new ones can be accepted.
+    """On a thread, ends connections of a full port that are silent for longest, so that it can accept new ones.
 
     gRPC itself refuses new connections to a full port.
 
     Args:
         port: the port of the server.
         most: largest number of connections at the same time.
-        peers: the clients that have a call in flight, as gRPC names them; called on the thread.
+        peers: returns the clients with a call in flight, as gRPC names them; called on the thread.
     """
     stop = threading.Event()
     arguments = (port, most, peers, stop)
@@ -109,7 +112,7 @@ def _keep_room(port: int, most: int, peers: Callable[[], Collection[str]], stop:
 
 
 def _silent_ms(port: int, busy: Collection[Client]) -> dict[Client, int]:
-    """Client → milliseconds since data came from it; -1 for those that have a call in flight."""
+    """Client → milliseconds since data came from it; -1 for a client with a call in flight."""
     silent_ms = {}
     for connection in _sockets_of(port):
         with connection, suppress(OSError):  # it listens, or the client has closed it
@@ -127,7 +130,7 @@ def end_connections(port: int) -> None:
     """Refuses new connections to the port, and ends the open ones after the data that was already written to them.
 
     When gRPC stops, it answers CANCELLED to the calls that it has received but not passed to a handler yet, and to
-    those that arrive until their clients learn of it. If the connection ends first, clients see UNAVAILABLE, which they
+    calls that arrive before their clients know. If the connection ends first, clients see UNAVAILABLE, which they
     retry. gRPC logs an error about the socket that listened: "Failed accept4".
     """
     for is_listening in (True, False):
@@ -138,9 +141,9 @@ def end_connections(port: int) -> None:
 
 
 def end_connection_of(port: int, peer: str) -> None:
-    """Ends the connection of a client soon, and drops what was written to it and not read. Call it on the event loop.
+    """Ends the connection of a client soon; data that the client has not read is lost. Call it on the event loop.
 
-    Finding a socket means walking through all open files. So it happens on a thread, once for all that end together.
+    Finding a socket takes a look at all open files. So it happens on a thread, once for all clients of that moment.
 
     Args:
         port: the port of the server.
@@ -163,7 +166,7 @@ def _end_connections_of(port: int, clients: Collection[Client]) -> None:
 
 
 def _client_of(peer: str) -> Client:
-    """The client that gRPC names like this."""
+    """Returns the client of a gRPC peer, such as "ipv4:127.0.0.1:40000"."""
     host, _, port = unquote(peer).partition(":")[2].rpartition(":")
     return host.strip("[]"), int(port)
 
@@ -175,7 +178,7 @@ def _client_at(connection: socket.socket) -> Client:
 
 
 def _sockets_of(port: int) -> Iterator[socket.socket]:
-    """Duplicates of this process's TCP sockets with this local port."""
+    """Yields duplicates of this process's TCP sockets with this local port; the caller closes them."""
     for name in os.listdir(_OWN_FILES):
         with suppress(OSError):  # closed since it was listed
             descriptor = os.dup(int(name))

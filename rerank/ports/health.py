@@ -1,4 +1,4 @@
-"""Health of the service: whether its models are served, and, apart from that, whether the process lives."""
+"""Health of the service: whether its models are served, and whether the process is alive."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FOLLOW_S = 0.5
 
 
 class Health:
-    """The statuses of `health_statuses`, and SERVING under LIVENESS."""
+    """Answers health checks: by the statuses of `health_statuses`, and SERVING for the service LIVENESS."""
 
     def __init__(self) -> None:
         self._statuses: dict[str, HealthStatus] = {}
@@ -32,15 +32,15 @@ class Health:
         self._is_shutting_down = False
 
     def check(self, request: health_pb2.HealthCheckRequest) -> HealthCheckResponse:
-        """The status of a service. Raises: NotFound for one that has none."""
+        """Returns the status of a service. Raises: NotFound for a service without a status."""
         status = self._status(request.service)
         if status == HealthCheckResponse.SERVICE_UNKNOWN:
-            known = f"'' (the default model), '{SERVICE}/MODEL' or '{LIVENESS}'"  # models are not told without a key
+            known = f"'' (the default model), '{SERVICE}/MODEL' or '{LIVENESS}'"  # no model names without a key
             raise NotFound(f"there is no health status of {request.service!r}; ask for {known}")
         return HealthCheckResponse(status=status)
 
     async def watch(self, request: health_pb2.HealthCheckRequest) -> AsyncIterator[HealthCheckResponse]:
-        """The status of a service, and again when it has changed."""
+        """Yields the status of a service at once, and after each change."""
         last = None
         while True:
             changed, status = self._changed, self._status(request.service)
@@ -72,7 +72,7 @@ class Health:
 
 @asynccontextmanager
 async def health_of(reranker: AsyncReranker) -> AsyncIterator[Health]:
-    """Health checks whose statuses follow the models until the block ends."""
+    """Yields health checks, whose statuses follow those of the models until the block ends."""
     health = Health()
     health.set_statuses(reranker.models())
 

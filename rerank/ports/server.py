@@ -34,16 +34,16 @@ from rerank.util.signals import end_at_once, ending_signals
 
 log = logging.getLogger(__name__)
 
-#: Time after the drain until gRPC closes connections that clients have not closed.
+#: Seconds after the drain until gRPC closes connections that clients have not closed.
 _GRACE_S = 1.0
-#: Calls end without an answer if their estimated time is longer than the time left multiplied by this number. It is
-#: above 1, because the estimate is by the speed of other requests.
+#: A drain ends calls without an answer if their estimated time exceeds the time left multiplied by this number. It is
+#: above 1, because the estimate comes from the speed of earlier requests.
 _LATE = 1.5
-#: Time between two estimates in a drain.
+#: Seconds between two estimates in a drain.
 _ESTIMATED_EACH_S = 1.0
-#: Time until a call that was ended has left the queue.
+#: Seconds until a call that was ended has left the queue.
 _LEAVING_S = 0.02
-#: Time after which a thread that computes in Python lets the event loop run; Python's default is 5 ms.
+#: Seconds after which a thread that computes in Python lets the event loop run; Python's default is 5 ms.
 _SWITCH_S = 0.001
 
 

@@ -1,4 +1,4 @@
-"""The methods of the services over messages, for gRPC and Ray Serve, and gRPC's handlers of calls and streams."""
+"""The methods of the services, from message to answer, for gRPC and Ray Serve; and gRPC's handlers of calls."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ from rerank.v1 import rerank_pb2 as pb
 
 log = logging.getLogger(__name__)
 
-#: Bytes of a message of the health check and of reflection, which has the name of a service, a symbol or a file.
+#: Largest number of bytes of a message of the health check or reflection: the name of a service, a symbol or a file.
 _MAX_SHORT_BYTES = 4096
 
 M = TypeVar("M", bound=Message)
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 #: A grpc.RpcMethodHandler; its type stubs are made for synchronous servers.
 Handler: TypeAlias = Any
-#: Ends the connection of a client, which has the form of gRPC's peers.
+#: Ends the connection of a client, given as gRPC's peer, such as "ipv4:127.0.0.1:40000".
 HangUp: TypeAlias = Callable[[str], None]
-#: Answers a call with the bytes of a message. Raises: RerankError; CancelledError, the client has hung up.
+#: Answers a call with the bytes of a message. Raises: RerankError; CancelledError if the client has hung up.
 MessageMethod: TypeAlias = Callable[[PortCall], Awaitable[bytes]]
 #: Largest number of open streams of Health.Watch.
 _WATCHES = 512
 #: Largest number of open streams of reflection.
 _REFLECTIONS = 16
-#: Answers of reflection that are kept: one about a file takes a millisecond of the event loop.
+#: Number of cached answers of reflection, because an answer about a file takes a millisecond of the event loop.
 _KEPT_ANSWERS = 1024
 
-#: Makes the answers to the messages of a stream. Raises: RerankError.
+#: Messages of a stream → the answers to them. Raises: RerankError.
 Answers: TypeAlias = Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]]
 
 
@@ -103,7 +103,7 @@ class RerankMethods:
 
 
 def health_methods(health: Health, calls: CallsInFlight) -> dict[str, MessageMethod]:
-    """The health check; its calls are logged at level DEBUG, because they come often."""
+    """Returns the method Check, whose calls are logged at level DEBUG, because they come often."""
     return {"Check": partial(_check, health, calls)}
 
 
@@ -114,14 +114,14 @@ async def _check(health: Health, calls: CallsInFlight, port: PortCall) -> bytes:
 
 
 def _counted_message(kind: type[M], message: bytes | bytearray, limits: Limits) -> M:
-    """Parses a message after its fields were counted. Raises: InvalidRequest."""
+    """Parses a message. Raises: InvalidRequest if it has too many fields for `limits`, or is not of this type."""
     if len(message) > FIELDS_PER_CANDIDATE * limits.max_candidates:  # a field has at least a byte
         check_field_count(bytes(message), cast(Descriptor, kind.DESCRIPTOR), limits)
     return _message(kind, message)
 
 
 def short_message(kind: type[M], message: bytes | bytearray) -> M:
-    """Parses a message that holds no more than a name. Raises: InvalidRequest."""
+    """Parses a message that holds only a name. Raises: InvalidRequest if it is too long, or not of this type."""
     if len(message) > _MAX_SHORT_BYTES:
         problem = f"{len(message)} bytes exceed the limit of {_MAX_SHORT_BYTES}; send the name of a service or symbol"
         raise InvalidRequest("request", problem)
@@ -140,7 +140,7 @@ class GrpcCall:
 
     Args:
         context: what gRPC knows of the call.
-        calls: the calls in flight, which it leaves when the client has the answer, or it has ended in another way.
+        calls: the calls in flight; this call leaves them when the client has the answer, or when it ends otherwise.
         hang_up: ends the connection of a client.
     """
 
@@ -158,7 +158,7 @@ class GrpcCall:
         return only_value(self._headers, "authorization")
 
     async def read(self, slot: AbstractAsyncContextManager[None]) -> bytes:
-        """The message. Its size is not known before. Raises: InvalidRequest if there is none."""
+        """Receives the message; its size is unknown before. Raises: InvalidRequest if there is none."""
         async with slot:
             message: Any = await self._context.read()
         if message is grpc.aio.EOF:
@@ -171,7 +171,7 @@ class GrpcCall:
 
 
 def unary_handlers(methods: Mapping[str, MessageMethod], calls: CallsInFlight, hang_up: HangUp) -> dict[str, Handler]:
-    """Handlers of methods by their names.
+    """Returns the handler of each method, by its name.
 
     A call is handled as a stream of one message, so that it can be refused before its message is received.
     """
@@ -182,7 +182,7 @@ def unary_handlers(methods: Mapping[str, MessageMethod], calls: CallsInFlight, h
 
 
 async def _handle(method: MessageMethod, calls: CallsInFlight, hang_up: HangUp, _: object, context: Context) -> bytes:
-    """Answers a call. gRPC's iterator over the messages, the last argument but one, would keep the last of them."""
+    """Answers a call. The argument `_`, gRPC's iterator over messages, is unused: it would keep the last message."""
     call = GrpcCall(context, calls, hang_up)
     named = (REQUEST_ID, call.request_id)
     try:
@@ -199,13 +199,13 @@ async def abort(context: Context, error: Exception, *metadata: tuple[str, str]) 
     """Ends a call with the status of an error.
 
     Args:
-        metadata: that the client gets with the status.
+        metadata: pairs of name and value that the client gets with the status.
 
     Raises:
         AbortError: the call has ended.
-        CancelledError: the client's connection ended before, which gRPC would log as a failure of ours.
+        CancelledError: the connection had ended, which gRPC would log as an error of the service.
     """
-    error.__traceback__ = None  # the exception of `abort` lives on, with this one and the messages in its frames
+    error.__traceback__ = None  # gRPC keeps this exception, whose frames hold the messages
     status = rpc_status.to_status(status_of(error))
     try:
         await context.abort(status.code, status.details, (*status.trailing_metadata, *metadata))
@@ -215,6 +215,7 @@ async def abort(context: Context, error: Exception, *metadata: tuple[str, str]) 
 
 
 def watch_handler(health: Health, checks: CallsInFlight, hang_up: HangUp) -> Handler:
+    """Returns the handler of Health.Watch."""
     return _stream_handler("Watch", partial(_statuses, health), checks.for_streams(_WATCHES), hang_up)
 
 
@@ -224,7 +225,7 @@ async def _statuses(health: Health, messages: AsyncIterator[bytes]) -> AsyncIter
 
 
 def reflection_handler(services: Sequence[str], calls: CallsInFlight, hang_up: HangUp) -> Handler:
-    """The handler of ServerReflectionInfo, which describes these services."""
+    """Returns the handler of ServerReflectionInfo, which describes these services."""
     describe = lru_cache(_KEPT_ANSWERS)(partial(_description, ReflectionServicer(services)))
     return _stream_handler(
         "ServerReflectionInfo", partial(_descriptions, describe), calls.for_streams(_REFLECTIONS), hang_up
@@ -243,12 +244,12 @@ def _description(reflection: ReflectionServicer, message: bytes) -> bytes:
 
 
 class _StreamCall(GrpcCall):
-    """A call of several messages; `has_ended` once it has no more."""
+    """A call of several messages; `has_ended` is True after the last one."""
 
     has_ended = False
 
     async def read(self, slot: AbstractAsyncContextManager[None]) -> bytes:
-        """The next message; empty at the end."""
+        """Receives the next message; empty after the last one."""
         async with slot:
             message: Any = await self._context.read()
         self.has_ended = message is grpc.aio.EOF

@@ -22,27 +22,30 @@ from rerank.service.limits import SHORT_SLOTS, CallsInFlight
 from rerank.telemetry.logs import RateLimitedLog
 
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
+#: The largest port of TCP.
 _MAX_PORT = 65_535
-#: gRPC refuses compressed messages before it receives them, with UNIMPLEMENTED. Otherwise 16 kB could become 16 MB, and
-#: a slow client cost what only a fast one can. Of the bits of grpc_compression_algorithm, 1 means none.
+#: Bitset of grpc_compression_algorithm with no compression alone. gRPC then refuses compressed messages, with
+#: UNIMPLEMENTED, before it receives them. Otherwise 16 kB could become 16 MB, and a slow client cost as much as a fast
+#: one.
 _NO_COMPRESSION = 1
-#: Calls at the same time on one connection; further ones wait at the client, or fail with UNAVAILABLE. Those that were
-#: cancelled count until this process has looked at them, some 5,000 a second on one core. So this also bounds how long
-#: other callers wait for a connection that cancels its calls.
+#: Largest number of calls at the same time on one connection; further calls wait at the client, or fail with
+#: UNAVAILABLE. Cancelled calls count until this process has looked at them, some 5,000 a second on one core. So this
+#: also limits how long other callers wait for a connection that cancels its calls.
 _MAX_STREAMS = 64
-#: Calls of all connections that may wait until this process looks at them; gRPC ends further ones with CANCELLED. Those
-#: of connections that have ended count as well, so without a bound a flood of connections takes memory without end.
+#: Largest number of calls, of all connections, that wait until this process looks at them; gRPC ends further calls with
+#: CANCELLED. Calls of ended connections count as well, so without a limit a flood of connections takes all memory.
 _MAX_PENDING = 4096
-#: Clients may ping each 5 s, with calls and without. By default gRPC ends connections with pings within 5 minutes.
+#: Shortest time between two pings of a client, so that clients may ping every 5 s. By default, gRPC ends a connection
+#: whose client pings more often than every 5 minutes.
 _PING_INTERVAL_S = 4.5
-#: After so long without data a client is asked whether it is still there, and its connection ends if it is not.
+#: Seconds without data after which the server pings a client. If no answer comes for as long, the connection ends.
 KEEPALIVE_S = 30.0
-#: Bytes of the metadata (headers) of a call; calls with more are refused.
+#: Largest number of bytes of the metadata (headers) of a call; calls with more are refused.
 _MAX_METADATA_BYTES = 16_384
 
 
 class _LostAnswers(logging.Filter):
-    """Counts answers to connections that have ended; gRPC logs a traceback of itself for each."""
+    """Counts answers to connections that have ended, instead of gRPC's traceback for each."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +63,7 @@ _LOST_ANSWERS = _LostAnswers()
 
 
 def server_options(config: ServiceConfig) -> list[tuple[str, int]]:
-    """gRPC's channel arguments for a server with this configuration."""
+    """Returns gRPC's channel arguments for a server with this configuration."""
     options = [
         ("grpc.max_receive_message_length", config.limits.max_message_bytes),
         ("grpc.max_send_message_length", -1),
@@ -71,7 +74,7 @@ def server_options(config: ServiceConfig) -> list[tuple[str, int]]:
         ("grpc.keepalive_permit_without_calls", 1),  # also when they vanished in the middle of a frame
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", _ms(_PING_INTERVAL_S)),
-        ("grpc.http2.bdp_probe", 0),  # otherwise calls whose turn to send has not come send megabytes
+        ("grpc.http2.bdp_probe", 0),  # otherwise calls that wait for their slot send megabytes
         ("grpc.server_handshake_timeout_ms", _ms(HANDSHAKE_S)),
         ("grpc.max_allowed_incoming_connections", max_connections(config)),
         ("grpc.max_concurrent_streams", _MAX_STREAMS),
@@ -129,7 +132,7 @@ def add_services(
     logging.getLogger("grpc._cython.cygrpc").addFilter(_LOST_ANSWERS)
     methods = RerankMethods(reranker, calls, on_end)
     server.add_registered_method_handlers(SERVICE, unary_handlers(methods.by_name, calls, hang_up))
-    # Apart from the others, and without keys. gRPC receives a message before its size is known, so few at a time.
+    # Few slots, because gRPC receives a message before its size is known, and no keys.
     checks = CallsInFlight(config.limits, slots=SHORT_SLOTS)
     handlers = unary_handlers(health_methods(health, checks), checks, hang_up) | {
         "Watch": watch_handler(health, checks, hang_up)

@@ -32,12 +32,13 @@ from rerank.service.limits import CallsInFlight
 from rerank.service.requests import RerankRequest, SearchRequest, check_number_of_candidates
 from rerank.types import Ranking, Trace
 
-#: The alias of every name that neither is a model nor has another alias.
+#: Key of `model_aliases` for every name that is neither a model nor another alias.
 ANY_NAME = "*"
+#: Largest number of characters of a caller's model name in a warning.
 _MAX_QUOTED_CHARS = 100
-#: Proxies refuse answers with longer headers.
+#: Largest number of characters of a header; proxies refuse answers with longer ones.
 _MAX_HEADER_CHARS = 2000
-#: The answer to a request whose API is not known.
+#: Error → the answer to a request whose API is not known.
 Refuse = Callable[[RerankError], Response]
 
 
@@ -168,7 +169,10 @@ class Endpoint:
         return HttpReply(reply, headers=headers)
 
     def _adapted(self, parsed: ParsedRequest, notes: list[str]) -> RerankRequest | SearchRequest:
-        """The request with aliases resolved, and without options that this service cannot follow; notes name both."""
+        """Returns the request with aliases resolved, and without best-effort options that this service cannot follow.
+
+        Adds a warning for the caller to `notes` for each change.
+        """
         request, best_effort, options = parsed.request, parsed.best_effort, parsed.request.options
         if (name := self._resolved_name(options.model)) != options.model:
             notes.append(f"model {options.model[:_MAX_QUOTED_CHARS]!r} is an alias of {name}, which answers")
@@ -190,7 +194,7 @@ class Endpoint:
         return self._aliases.get(name) or self._aliases.get(ANY_NAME, name)
 
     def _gives_relevance(self, name: str) -> bool:
-        """True also for a name that no model has, because the service refuses such a request later."""
+        """True for a model with relevance, and for an unknown name, which the service refuses later."""
         found = (model for model in self._reranker.models() if model.name == name or (not name and model.is_default))
         return all(model.gives_relevance for model in found)
 
@@ -216,12 +220,12 @@ async def _send(request_id: str, reply: HttpReply, send: Send) -> None:
 
 
 def header_value(text: str) -> str:
-    """A text as the value of a header: ASCII without control characters, at most 2,000 characters, stripped."""
+    """Returns a text as the value of a header: ASCII without control characters, at most 2,000 characters, stripped."""
     return json.dumps(text)[1:-1].replace("\x7f", r"\u007f")[:_MAX_HEADER_CHARS].strip()
 
 
 def execution_headers(trace: Trace) -> dict[str, str]:
-    """Headers about the model and its work. The times, in milliseconds, have TEI's names."""
+    """Returns headers about the model and its work. The times, in milliseconds, have TEI's names."""
     failure = {"x-rerank-failure": reason_of(trace.failure)} if trace.failure else {}
     return failure | {
         "x-rerank-model": header_value(trace.model),
@@ -235,7 +239,7 @@ def execution_headers(trace: Trace) -> dict[str, str]:
 
 
 def warnings_of(trace: Trace) -> list[str]:
-    """Warnings about a ranking: texts that were truncated or not read, and doubts about the model."""
+    """Returns warnings about a ranking: texts that were truncated or not read, and doubts about the model."""
     query = "the query was longer than the model can read and was truncated" if trace.query_truncated else ""
     cut = len(trace.truncated_doc_ids)
     documents = "1 document was" if cut == 1 else f"{cut} documents were"

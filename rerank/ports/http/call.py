@@ -31,7 +31,7 @@ _VALUES_OF_OPTIONS = 1000
 _UTF_8 = "utf-8"
 #: Part of pydantic's error about half of a surrogate pair, that is half of a character such as an emoji.
 _HALF = ("surrogate", "hex escape")
-#: The type of the body.
+#: The content type of a request.
 CONTENT_TYPE = "application/json"
 #: Charsets that a content type may name, and Python's names of them.
 _CHARSETS = {
@@ -48,6 +48,7 @@ _CHARSETS = {
 }
 #: Headers that programs send a key in, apart from Authorization.
 _KEY_HEADERS = ("api-key", "x-api-key")
+#: Header with the time until the deadline, in milliseconds.
 TIMEOUT_HEADER = "x-request-timeout-ms"
 _MILLISECONDS = re.compile(r"[1-9][0-9]*")
 
@@ -62,7 +63,7 @@ class HttpCall:
     Args:
         scope: the ASGI scope of the request.
         receive: the ASGI function that receives the body.
-        max_bytes: limit on the size of the body.
+        max_bytes: largest size of the body, in bytes.
     """
 
     def __init__(self, scope: Scope, receive: Receive, max_bytes: int = 0) -> None:
@@ -85,7 +86,7 @@ class HttpCall:
         """Receives the body. It is not copied, as 16 MB would take some ms of the event loop.
 
         Args:
-            slot: entered for a body that is not small; small ones never wait.
+            slot: context that is entered before the rest of a large body is received; small bodies never wait.
 
         Raises:
             HungUp: the client has hung up.
@@ -131,7 +132,7 @@ class HttpCall:
 
     @property
     def authorization(self) -> str | None:
-        """The key as gRPC's clients send it, whichever header and form it came in."""
+        """The key as gRPC's clients send it, "Bearer KEY", from any of the headers; None unless there is one key."""
         given = [value for name, value in self._headers if name == "authorization"]
         given = given or [self._first[name] for name in _KEY_HEADERS if name in self._first][:1]
         if len(given) != 1:
@@ -182,7 +183,7 @@ def _timeout_s(header: str | None) -> float:
 def json_object(
     body: bytes | bytearray, max_candidates: int, charset: str = _UTF_8
 ) -> tuple[dict[str, Any], list[str]]:
-    """The JSON object of a body, and warnings for the caller.
+    """Returns the JSON object of a body, and warnings for the caller.
 
     Raises:
         InvalidRequest: the body is not a JSON object in this charset, or has many more values than `max_candidates`

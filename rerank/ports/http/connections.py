@@ -21,14 +21,16 @@ from rerank.telemetry.logs import RateLimitedLog
 
 #: Largest number of connections that wait in the system's queue until asyncio accepts them.
 _QUEUE = 2048
-#: Number of chunks that any body may have.
+#: Number of chunks that a body of any size may have.
 _FREE_CHUNKS = 256
-#: Number of bytes for which a body may have one chunk more.
+#: Number of bytes for which a body may have one more chunk.
 _BYTES_PER_CHUNK = 256
+#: Largest size of the headers of a request, in bytes.
 _MAX_HEADER_BYTES = 64 * 1024
+#: Versions of HTTP that requests may have.
 _VERSIONS = (b"1.0", b"1.1")
 
-#: Makes the body of the answer to bytes that are not HTTP, from a message.
+#: Message → the body of the answer to bytes that are not HTTP.
 BadRequest: TypeAlias = Callable[[str], bytes]
 
 
@@ -62,7 +64,7 @@ class BoundedListener(socket.socket):
 
         Raises:
             ConnectionAbortedError: the port is full, and no connection is idle; or the process has no file descriptor
-                left. asyncio takes this exception as a client that gave up.
+                left. For asyncio, this exception means that the client gave up.
         """
         try:
             connection, address = super().accept()
@@ -89,7 +91,7 @@ class BoundedListener(socket.socket):
             self._idle[file] = None
 
     def leave(self, file: int) -> None:
-        """Counts the connection with this file descriptor no more: it closes."""
+        """Stops counting the connection with this file descriptor, which closes."""
         self._open.pop(file, None)
         self.begin_request(file)
 
@@ -107,7 +109,11 @@ class BoundedListener(socket.socket):
         super().close()
 
     def _end_idle_connection(self, new: socket.socket) -> None:
-        """Ends the connection that is idle for longest. Raises: ConnectionAbortedError if none is, and closes `new`."""
+        """Ends the connection that is idle for longest.
+
+        Raises:
+            ConnectionAbortedError: no connection is idle; `new` is closed instead.
+        """
         reason = refusal_reason(self._max_connections)
         self._refusals.add(1, reason)
         longest = next(iter(self._idle), None)
@@ -115,7 +121,7 @@ class BoundedListener(socket.socket):
             new.close()
             raise ConnectionAbortedError(reason)
         ended = self._open[longest]
-        self.leave(longest)  # now, although asyncio closes it later, so that it does not count until then
+        self.leave(longest)  # asyncio closes it later, and it would count until then
         with suppress(OSError):  # the client has closed it
             ended.shutdown(socket.SHUT_RDWR)
 
@@ -174,8 +180,8 @@ class BoundedProtocol(H11Protocol):
     """Limits how long a connection takes to send the headers of its next request.
 
     Args:
-        max_transfer_s: that limit, in seconds.
-        bad_request: makes the body of the answer to bytes that are not HTTP.
+        max_transfer_s: longest time for the headers, in seconds.
+        bad_request: message → the body of the answer to bytes that are not HTTP.
         listeners: the listening sockets; the one that accepted the connection counts it as idle or busy.
     """
 
@@ -201,7 +207,7 @@ class BoundedProtocol(H11Protocol):
         self._expect_request()
 
     def handle_events(self) -> None:
-        """Reads arrived bytes. uvicorn calls it for new data, and after an answer, for requests that came meanwhile."""
+        """Reads bytes that have arrived. uvicorn calls it for new data, and after an answer for waiting requests."""
         super().handle_events()
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop_timer()
@@ -220,7 +226,7 @@ class BoundedProtocol(H11Protocol):
         self._stop_timer()
         self._timer = self.loop.call_later(self._max_transfer_s, self.transport.abort)
         if not self.transport.is_closing():
-            for listener in self._listeners:  # those that did not accept the connection ignore it
+            for listener in self._listeners:  # listeners that did not accept it do nothing
                 listener.expect_request(self._file)
 
     def _stop_timer(self) -> None:

@@ -43,7 +43,7 @@ _STATUSES = {
 
 
 def openapi(by_path: APIs) -> dict[str, Any]:
-    """The OpenAPI document of these APIs."""
+    """Returns the OpenAPI document of these APIs, as JSON values."""
     apis = [api for apis in by_path.values() for api in apis.values()]
     requests: list[JsonType] = list(dict.fromkeys(api.request for api in apis))
     replies: list[JsonType] = list(dict.fromkeys(api.reply for api in apis))
@@ -81,7 +81,7 @@ def openapi(by_path: APIs) -> dict[str, Any]:
 
 
 def _operation_id(method: str, path: str) -> str:
-    """The name of a function in generated clients, such as post_v2_rerank; without it, generators invent their own."""
+    """Returns a function's name for generated clients, such as post_v2_rerank; otherwise generators invent names."""
     return "_".join([method, *re.findall(r"[a-z0-9]+", path)])
 
 
@@ -122,7 +122,7 @@ def _get(summary: str) -> dict[str, Any]:
 
 
 def limited_by(calls: CallsInFlight, refuse: Callable[[RerankError], Response]) -> Limited:
-    """A function that answers GET requests within the limits of the caller's key and of all calls.
+    """Returns a function that answers GET requests within the limits of the caller's key and of all calls.
 
     Args:
         calls: the calls in flight, and the keys.
@@ -143,10 +143,10 @@ def limited_by(calls: CallsInFlight, refuse: Callable[[RerankError], Response]) 
 
 
 def description_routes(reranker: AsyncReranker, calls: CallsInFlight, by_path: APIs, limited: Limited) -> list[Route]:
-    """The routes that describe the service. If it has keys, callers without a key can only ask for its health."""
+    """Returns the routes that describe the service. If it has keys, callers without a key see its health only."""
     describe: dict[str, Describe] = {
         "/info": lambda: JSONResponse(_info(reranker, calls)),
-        "/meta": lambda: JSONResponse(_info(reranker, calls)),  # asked for by Weaviate, which shows the answer
+        "/meta": lambda: JSONResponse(_info(reranker, calls)),  # Weaviate requests it and shows the answer
         "/v1/models": lambda: JSONResponse({"object": "list", "data": [_model(model) for model in reranker.models()]}),
         "/openapi.json": cache(lambda: JSONResponse(openapi(by_path))),  # it takes some 20 ms
     }
@@ -158,7 +158,7 @@ def description_routes(reranker: AsyncReranker, calls: CallsInFlight, by_path: A
         return JSONResponse({"status": "SERVING"})
 
     return [
-        *(Route(path, health) for path in ("/health", "/.well-known/ready")),  # the second is for Weaviate
+        *(Route(path, health) for path in ("/health", "/.well-known/ready")),  # Weaviate requests the second
         *(Route(path, partial(limited, handler)) for path, handler in describe.items()),
     ]
 

@@ -13,17 +13,18 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rerank.ports.http.problem import RefusedByHttp
 
+#: The header Host: a name or an address, and a port.
 _HOST = re.compile(r"\[?(?P<name>[^\[\]@/]*?)\]?(:[0-9]*)?")
 
 
 class OwnHosts:
     """Middleware that answers requests to IP addresses and to the names of this machine, and refuses other names.
 
-    An attacker can make a name of his point at this machine (DNS rebinding). His page could then read the port in a
-    visitor's browser, which sends that name as the host. A page cannot do so with an address.
+    An attacker can let his own name resolve to this machine (DNS rebinding). His page could then read the port in a
+    visitor's browser, which sends that name as the host. With an address, a page cannot do this.
 
     Args:
-        app: the application that gets the other requests.
+        app: the application that answers requests for known hosts.
         listen: HOST:PORT of the port.
         allowed: further names.
         refuse: answers a request with another name.

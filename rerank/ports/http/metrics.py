@@ -23,7 +23,7 @@ _PAUSE = 9
 
 
 class _Pages:
-    """Writes the pages of a registry. All who wait for one get the same."""
+    """Writes pages of the metrics. All callers that wait at the same time get the same page."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
@@ -31,9 +31,9 @@ class _Pages:
         self._next: asyncio.Task[bytes] | None = None
 
     async def next(self) -> bytes:
-        """Returns a page that is written from now on."""
+        """Returns the next page, which is written after this call."""
         self._next = self._next or asyncio.create_task(self._write())
-        return await asyncio.shield(self._next)  # whoever else waits for it gets it, too
+        return await asyncio.shield(self._next)  # other callers may wait for it, too
 
     async def _write(self) -> bytes:
         await asyncio.sleep(self._pause_end_s - time.perf_counter())
@@ -47,7 +47,8 @@ class _Pages:
 def running_metrics(registry: CollectorRegistry, config: ServiceConfig) -> AbstractAsyncContextManager[str]:
     """Serves the metrics of a registry, without keys and TLS, at the address of the settings; see `serving`.
 
-    As nobody needs a key, it answers to the hosts of the HTTP port without keys, unless the service is `insecure`.
+    Because callers need no key, only requests for known hosts are answered, see `OwnHosts`, unless the service is
+    `insecure`.
     """
     listen = config.telemetry.metrics
     assert listen is not None, "this is a bug: without an address of the metrics there is no port to open"
@@ -55,7 +56,7 @@ def running_metrics(registry: CollectorRegistry, config: ServiceConfig) -> Abstr
     pages = _Pages(registry)
 
     async def metrics(request: Request) -> Response:
-        page = await pages.next()  # for other paths, too, so that who asks for them waits as readers do
+        page = await pages.next()  # for other paths, too, so that requests for them wait as well
         if request.url.path != "/metrics":
             return Response("the metrics are at /metrics", 404)
         return Response(page, media_type=CONTENT_TYPE_LATEST)

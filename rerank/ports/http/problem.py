@@ -24,6 +24,7 @@ HTTP_STATUS = {
     grpc.StatusCode.UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED: HTTPStatus.GATEWAY_TIMEOUT,
 }
+#: Number of a gRPC status code → HTTP status.
 _STATUS_OF_CODE = {code.value[0]: status for code, status in HTTP_STATUS.items()}
 
 
@@ -50,7 +51,7 @@ class Problem:
 
     Attributes:
         status: the HTTP status.
-        message: what was given, what is allowed and the way out.
+        message: what was given, what is allowed, and what to do.
         rpc_status: the google.rpc.Status that a gRPC client would get.
         headers: headers of the answer, such as Retry-After.
     """
@@ -70,7 +71,7 @@ def problem_of(error: Exception, passages_field: str = "candidates") -> Problem:
     """Converts an exception to the error that a client sees.
 
     Args:
-        error: the exception; any but a RerankError is a bug, whose message stays in the log.
+        error: the exception. Any other than a RerankError is a bug, whose message is for the log only.
         passages_field: the name that the client's API has for the field `candidates`.
     """
     if isinstance(error, RefusedByHttp):
@@ -85,7 +86,7 @@ def problem_of(error: Exception, passages_field: str = "candidates") -> Problem:
 
 
 def _headers(error: Exception) -> dict[str, str]:
-    """Retry-After in whole seconds; clients wait so long before they try again. What a client sends to be known."""
+    """Returns Retry-After, in whole seconds; for a request without a valid key WWW-Authenticate, the scheme of keys."""
     if isinstance(error, Unauthenticated):
         return {"www-authenticate": "Bearer"}
     if isinstance(error, RerankError) and error.retry_after_s is not None:

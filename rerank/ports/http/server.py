@@ -28,7 +28,7 @@ from rerank.service.limits import CallsInFlight
 
 #: Number of connections that asyncio accepts in one turn of the event loop; each takes some .1 ms.
 _ACCEPTED_AT_A_TIME = 32
-#: Time in seconds, after the drain, until connections are closed that clients have not closed.
+#: Seconds after the drain until the server closes connections that clients have not closed.
 _GRACE_S = 1
 
 
@@ -61,7 +61,7 @@ def running_http(
     Args:
         reranker: the reranker, with its configuration.
         calls: the calls in flight, with their limits and keys; shared with gRPC.
-        on_end: called with each call that has ended.
+        on_end: called when a call has ended.
         wrap_app: application → the application that is served, which may trace requests.
     """
     config = reranker.config
@@ -108,7 +108,7 @@ async def serving(
         server_header=False,
         proxy_headers=False,
         backlog=_ACCEPTED_AT_A_TIME,
-        timeout_graceful_shutdown=10 * _GRACE_S,  # never passes: the connections end before
+        timeout_graceful_shutdown=10 * _GRACE_S,  # never reached: the connections end before
     )
     settings.load()
     settings.ssl = None if tls is None else server_context(tls)

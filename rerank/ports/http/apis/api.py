@@ -20,13 +20,13 @@ JsonType: TypeAlias = type[BaseModel] | type[Message]
 
 @dataclass(frozen=True, slots=True)
 class ParsedRequest:
-    """A request of an API as one of the service, and the function that renders its reply.
+    """A request of an API, converted to a request of the service, and the function that renders its reply.
 
     Attributes:
-        request: what the service is asked.
+        request: the request of the service.
         render: takes the ranking or the search result, and warnings for the caller; returns JSON.
-        best_effort: names of options that are followed as far as this service can, with a warning. Others are refused
-            if it cannot follow them.
+        best_effort: names of options that the service follows as far as it can, with a warning. If it cannot follow
+            another option, it refuses the request.
     """
 
     request: RerankRequest | SearchRequest
@@ -35,13 +35,13 @@ class ParsedRequest:
 
 
 class RerankAPI(ABC):
-    """The JSON of a reranking API: makes requests of the service from it, and replies from rankings.
+    """The JSON of a reranking API: converts its requests to requests of the service, and rankings to its replies.
 
     Attributes:
         passages_field: the API's name for the field `candidates`; errors use it.
         name: the contents of a request, and the API, such as "texts (TEI)".
         request: the type of requests, for the description of the port.
-        reply: the type of replies, for the same.
+        reply: the type of replies, for the description of the port.
     """
 
     passages_field: str
@@ -51,23 +51,23 @@ class RerankAPI(ABC):
 
     @abstractmethod
     def parse(self, body: Mapping[str, Any]) -> ParsedRequest:
-        """The request in a body; the service checks its values. Raises: InvalidRequest if its form is wrong."""
+        """Returns the request in a body; the service checks its values. Raises: InvalidRequest if its form is wrong."""
 
     @abstractmethod
     def fields_without_effect(self, body: Mapping[str, Any]) -> list[str]:
-        """The fields of a valid body, and of its candidates, that the API accepts and does not use."""
+        """Returns the fields of a valid body, and of its candidates, that the API accepts but does not use."""
 
     def error(self, problem: Problem) -> Mapping[str, Any]:
-        """The body of an error. By default it has the message under the names that most clients read."""
+        """Returns the body of an error. By default, it has the message under the names that most clients read."""
         return {"error": problem.message, "message": problem.message, "detail": problem.message}
 
 
-#: Field of a request → the API of the requests that have it. A path with one API reads all requests as this API's.
+#: Field of a request → the API of requests that have this field. If a path has one API, all its requests belong to it.
 ByField: TypeAlias = Mapping[str, RerankAPI]
 
 
 def chosen(apis: ByField, body: Mapping[str, Any]) -> RerankAPI:
-    """The API of a body, by the first field that the body has. Raises: InvalidRequest if it has none."""
+    """Returns the API of the first field that a body has. Raises: InvalidRequest if the body has none of the fields."""
     for field, api in apis.items():
         if field in body or len(apis) == 1:
             return api
@@ -75,11 +75,11 @@ def chosen(apis: ByField, body: Mapping[str, Any]) -> RerankAPI:
 
 
 def choices(apis: ByField) -> str:
-    """The contents of requests in words, such as "documents (Cohere, Jina) or texts (TEI)"."""
+    """Returns the contents of requests in words, such as "documents (Cohere, Jina) or texts (TEI)"."""
     *others, last = [api.name for api in apis.values()]
     return f"{', '.join(others)} or {last}" if others else last
 
 
 def error_body(apis: Iterable[RerankAPI], problem: Problem) -> dict[str, Any]:
-    """The body of an error with the fields of each of these APIs; a client reads the fields of the one it speaks."""
+    """Returns the body of an error with the fields of all these APIs. A client reads the fields of its own API."""
     return {name: value for api in apis for name, value in api.error(problem).items()}

@@ -1,4 +1,4 @@
-"""What the APIs share whose requests have a query and documents; an API states its names as class attributes."""
+"""The base class of APIs whose requests have a query and documents. Class attributes state the names of its fields."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ from rerank.service.requests import RerankRequest
 from rerank.types import Passage, Query, Ranking, RankOptions
 from rerank.util.validation import plain_words
 
+#: Type of pydantic's error about an unknown field.
 _UNKNOWN_FIELD = "unknown_field"
-#: The largest number in the messages of the service.
+#: Largest value of an int32, the type of numbers in the messages of the service.
 _INT32_MAX = 2**31 - 1
 #: Fields that programs send to other services. They do not choose the order, so requests with them are answered, and
 #: a warning says that they have no effect.
@@ -62,18 +63,19 @@ _OBJECT = {
 }
 #: A text, or an object with the fields of `rank_fields`.
 Document: TypeAlias = str | Annotated[dict[str, Any], WithJsonSchema(_OBJECT)]
+#: Texts to rank; pydantic stops at the first error.
 Texts: TypeAlias = Annotated[list[str], FailFast()]
 Documents: TypeAlias = Annotated[
     list[Document], FailFast(), Field(description='Texts, or objects with the fields of "rank_fields".')
 ]
 #: Fields of documents with an image, as its address or its content, in the APIs of Jina and Cohere.
 _IMAGES = ("image", "image_url")
-#: The service looks each of these fields up in every document.
+#: Largest number of `rank_fields`, because the service looks each of them up in every document.
 _MAX_RANK_FIELDS = 100
 
 
 def _check_number_of_fields(names: Any) -> Any:
-    """Limits the number of fields first, because pydantic makes an error for each one that is not a text."""
+    """Limits the number of fields before pydantic, which makes an error for each field that is not a text."""
     if isinstance(names, list) and len(names) > _MAX_RANK_FIELDS:
         message = f"{len(names)} fields exceed the limit of {_MAX_RANK_FIELDS}; send at most {_MAX_RANK_FIELDS}"
         raise PydanticCustomError("too_long", message)
@@ -98,7 +100,7 @@ Ranked: TypeAlias = Annotated[
 
 
 def _text_of(value: Any) -> Any:
-    """Reads a query that is sent as {"text": …}, as some programs do."""
+    """Reads a query that some programs send as {"text": …}."""
     return value["text"] if isinstance(value, Mapping) and value.keys() == {"text"} else value
 
 
@@ -161,11 +163,14 @@ class Options(BaseModel):
     ] = None
 
     def rank_options(self, top_n: int | None, max_chunks_per_doc: int | None) -> RankOptions:
-        """The options of the ranking. Raises: InvalidRequest if both names of the threshold are given.
+        """Returns the options of the ranking.
 
         Args:
             top_n: the number of results; None or 0: all.
-            max_chunks_per_doc: largest number of parts of a document that are ranked; None or 0: its beginning.
+            max_chunks_per_doc: largest number of parts of a document that are ranked; None or 0: only its beginning.
+
+        Raises:
+            InvalidRequest: both names of the threshold are given.
         """
         if self.min_relevance is not None and self.score_threshold is not None:
             raise InvalidRequest("score_threshold", "min_relevance is given, too, and means the same; send one of them")
@@ -267,9 +272,9 @@ class DocumentsAPI(RerankAPI):
         return sorted(name for name in _NO_EFFECT - self.request.model_fields.keys() if body.get(name) is not None)
 
     def candidates(self, request: Any, documents: Sequence[Document]) -> list[Passage]:
-        """The documents as passages, with their positions as doc_ids.
+        """Returns the documents as passages, with their positions, from 0, as doc_ids.
 
-        The text of an object is the fields of `rank_fields`, one per line; by default the field `text`, with the title.
+        The text of an object has the fields of `rank_fields`, one per line; the default is `text`, with the title.
 
         Raises:
             InvalidRequest: an object has none of the fields, or one of them is not a text.
@@ -278,11 +283,15 @@ class DocumentsAPI(RerankAPI):
         return [_candidate(document, f"{name}[{index}]", index, fields) for index, document in enumerate(documents)]
 
     def scored(self, request: Any, ranking: Ranking, documents: int) -> list[Scored]:
-        """The results of a ranking of this number of documents, best first. Raises: InvalidRequest."""
+        """Returns the results of a ranking of this number of documents, best first.
+
+        Raises:
+            InvalidRequest: the API refuses the ranking, such as one with truncated texts.
+        """
         return scored(ranking, documents, request.relative_scores)
 
     def result_document(self, document: Document) -> Document:
-        """The document in the form that results have."""
+        """Returns the document in the form that it has in results."""
         return document
 
     def content(self, results: list[dict[str, Any]], ranking: Ranking, warnings: Sequence[str]) -> Any:
@@ -294,7 +303,7 @@ class DocumentsAPI(RerankAPI):
     def _render(
         self, request: Options, documents: Sequence[Document], ranking: Ranking, warnings: Sequence[str]
     ) -> bytes:
-        """The JSON of the reply, without the fields that are None. Numbers of type float have a decimal point."""
+        """Returns the JSON of the reply, without fields that are None. Numbers of type float have a decimal point."""
         found = self.scored(request, ranking, len(documents))
         if self.in_request_order:
             found.sort(key=lambda result: result.position)
@@ -314,11 +323,11 @@ class DocumentsAPI(RerankAPI):
 
 
 def _validated(kind: type[Options], body: Mapping[str, Any]) -> Options:
-    """The request of this type.
+    """Returns the body as a request of this type.
 
     Raises:
-        InvalidRequest: names the first problem, with the path of the field. Lists in a request have `FailFast`, so that
-            pydantic does not look for more.
+        InvalidRequest: the body does not fit; the error names the first problem and the path of its field. Lists in a
+            request have `FailFast`, so that pydantic looks for no further problems.
     """
     try:
         return kind.model_validate(body)
@@ -326,13 +335,13 @@ def _validated(kind: type[Options], body: Mapping[str, Any]) -> Options:
         first = error.errors(include_url=False, include_input=False)[0]
         if first["type"] == _UNKNOWN_FIELD:
             name, hint = ".".join(filter(None, (_path(first["loc"]), first["ctx"]["name"]))), first["ctx"]["hint"]
-            way_out = hint or " GET /openapi.json lists the fields that each path reads"
-            raise InvalidRequest(name, f"this service does not know the field;{way_out}") from error
+            remedy = hint or " GET /openapi.json lists the fields that each path reads"
+            raise InvalidRequest(name, f"this service does not know the field;{remedy}") from error
         raise InvalidRequest(_path(first["loc"]), plain_words(first["msg"])) from error
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    """The path of a field, such as documents[3]. Pydantic's names of a union's alternatives, after it, are left out."""
+    """Returns the path of a field, such as documents[3], without the names of a union's types that pydantic appends."""
     index = next((index for index, part in enumerate(location) if isinstance(part, int)), len(location))
     names = ".".join(str(part) for part in location[:index])
     return f"{names}[{location[index]}]" if index < len(location) else names
@@ -345,8 +354,8 @@ def _candidate(document: Document, path: str, index: int, fields: Sequence[str] 
     if not values:
         wanted = " or ".join(fields or ("text",))
         is_image = any(name in document for name in _IMAGES)
-        way_out = "images are not read, so send a text" if is_image else "name its texts in rank_fields"
-        raise InvalidRequest(path, f"the object has no field {wanted}; {way_out}")
+        remedy = "images are not read, so send a text" if is_image else "name its texts in rank_fields"
+        raise InvalidRequest(path, f"the object has no field {wanted}; {remedy}")
     if other := next((name for name, value in values.items() if not isinstance(value, str)), None):
         problem = f"{reprlib.repr(values[other])} is not a text; send it as a text, or name other fields in rank_fields"
         raise InvalidRequest(f"{path}.{other}", problem)

@@ -25,10 +25,10 @@ class NativeAPI(RerankAPI):
     """A gRPC method in the JSON form of its messages.
 
     Args:
-        name: the contents of a request, and the method.
-        request: the type of its request.
-        read: makes the request of the service from the message.
-        write: makes the message from the answer of the service and the request's message.
+        name: the contents of a request, and the method, such as "candidates (gRPC's Rerank)".
+        request: the type of the method's request.
+        read: message of the request → request of the service.
+        write: (answer of the service, message of the request) → message of the reply.
     """
 
     reply, passages_field = pb.RerankResponse, "candidates"
@@ -61,7 +61,7 @@ SEARCH = NativeAPI("a query to the index (gRPC's Search)", pb.SearchRequest, sea
 
 
 def _filled(message: Message, body: Mapping[str, Any]) -> Message:
-    """The message with the fields of a body. Raises: InvalidRequest."""
+    """Returns the message with the fields of a body. Raises: InvalidRequest if the body does not fit."""
     try:
         json_format.ParseDict(with_enum_values(type(message), body), message)
     except OverflowError as error:
@@ -73,7 +73,7 @@ def _filled(message: Message, body: Mapping[str, Any]) -> Message:
 
 
 def _numbers(value: object, path: str = "") -> Iterator[tuple[str, float]]:
-    """Every number of a JSON value with its path, such as candidates[0].first_stage_score."""
+    """Yields every number of a JSON value with its path, such as candidates[0].first_stage_score."""
     match value:
         case dict():
             for name, part in value.items():

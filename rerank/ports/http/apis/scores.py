@@ -9,7 +9,7 @@ from typing import NamedTuple
 from rerank.engine.scores import strictly_decreasing
 from rerank.types import Completeness, Ranking, ScoreKind
 
-#: The raw score of a result without a score: the log-odds of 0.
+#: The raw score of a result that no model ranked, in place of minus infinity, the log-odds of 0.
 _UNRANKED_RAW = -700.0
 
 
@@ -31,7 +31,7 @@ class Scored(NamedTuple):
 def scored(
     ranking: Ranking, candidates: int, is_relative: bool | None = False, is_raw: bool | None = False
 ) -> list[Scored]:
-    """The results, best first, with scores between 0 and 1; with `is_raw`, with the ranking's scores.
+    """Returns the results, best first, with scores between 0 and 1; with `is_raw`, with the ranking's scores.
 
     `ranked` is False in an answer that replaces a failure, and if the model kept the order of the first stage.
 
@@ -39,7 +39,7 @@ def scored(
         ranking: the ranking; it may hold the first results only.
         candidates: the number of candidates of the request.
         is_relative: see `relevance_scores`.
-        is_raw: returns the scores as gRPC does.
+        is_raw: whether the results have the scores that gRPC returns.
     """
     is_unscored, results = _has_no_scores(ranking), list[Scored]()
     scores = None if is_raw else relevance_scores(ranking, candidates, is_relative)
@@ -56,7 +56,7 @@ def _has_no_scores(ranking: Ranking) -> bool:
 
 
 def isotonic(values: Sequence[float]) -> list[float]:
-    """The non-increasing sequence nearest to the values in least squares (pool adjacent violators, Ayer 1955)."""
+    """Returns the non-increasing sequence nearest to `values` in least squares (pool adjacent violators, Ayer 1955)."""
     blocks: list[tuple[float, int]] = []  # mean and number of values
     for value in values:
         blocks.append((value, 1))
@@ -67,7 +67,7 @@ def isotonic(values: Sequence[float]) -> list[float]:
 
 
 def _isotonic_with_unknown(relevances: Sequence[float | None]) -> list[float]:
-    """As `isotonic`; None gets the next known value, or 0."""
+    """Returns the result of `isotonic`, where None gets the next known value, or 0 if there is none."""
     known = isotonic([relevance for relevance in relevances if relevance is not None])
     filled, following = list[float](), 0.0
     for relevance in reversed(relevances):
@@ -77,15 +77,15 @@ def _isotonic_with_unknown(relevances: Sequence[float | None]) -> list[float]:
 
 
 def relevance_scores(ranking: Ranking, candidates: int, is_relative: bool | None = False) -> list[float]:
-    """One score in [0, 1] per result, in the order of the results.
+    """Returns one score in [0, 1] per result, in the order of the results.
 
     The scores fall along the results, because clients sort by them.
 
     If the model gives a relevance, the score is the relevance: a probability that can be compared between requests. The
-    order comes from more signals, so the relevance may rise along it; then the results concerned get their mean. A
+    order comes from more signals, so the relevance may rise along it. Results where it rises get their mean. A
     passage of unknown relevance has the score of the next passage whose relevance is known, or 0.
 
-    If the model gives none, or if relative scores are asked for, the scores order the results of one request:
+    If the model gives no relevance, or if `is_relative`, the scores order the results of one request:
 
     - Log-probabilities (one window held all candidates) become exp(score), which is the softmax over the window.
     - Probabilities of a model that scores each passage alone stay as they are. Its other scores are logits and become
@@ -99,7 +99,7 @@ def relevance_scores(ranking: Ranking, candidates: int, is_relative: bool | None
     Args:
         ranking: the ranking; it may hold the first results only.
         candidates: the number of candidates of the request.
-        is_relative: makes the scores from the ranking's scores although the results have a relevance.
+        is_relative: whether the scores come from the scores of the ranking even if the results have a relevance.
     """
     relevances = [item.relevance for item in ranking.ranked]
     if _has_no_scores(ranking):

@@ -35,6 +35,7 @@ TextCutter: TypeAlias = Callable[[Sequence[str], int], list[str]]
 Positive: TypeAlias = Annotated[int, Field(ge=1)]
 #: Scores stay this far from 0 and 1, because their log-odds are infinite there and have no JSON.
 _MIN_PROBABILITY = 1e-12
+#: HTTP status → the type of an error in TEI's replies; all others have "Validation".
 _ERROR_TYPES = {
     HTTPStatus.TOO_MANY_REQUESTS: "Overloaded",
     HTTPStatus.SERVICE_UNAVAILABLE: "Unhealthy",
@@ -78,8 +79,10 @@ def _log_odds(score: float) -> float:
 
 
 def _single_text(value: Any) -> Any:
-    """The text of a list that has one text, maybe several times. vLLM scores one text with all of text_2, or a list
-    of texts pair by pair; only the first can be a ranking."""
+    """Reads a list that has one text, once or several times, as this text.
+
+    vLLM scores one text with all of text_2, or a list of texts pair by pair. Only the former can be a ranking.
+    """
     if not isinstance(value, list) or not value:
         return value
     if value.count(value[0]) < len(value):
@@ -197,7 +200,7 @@ def _cut_to(candidate: Passage, titled: str, cut: str) -> Passage:
     """Cuts a candidate.
 
     Args:
-        titled: its title and text.
+        titled: the title and text of the candidate.
         cut: the beginning of `titled` that is kept. If the title itself is cut, it becomes the text.
     """
     title_chars = len(titled) - len(candidate.text)
@@ -207,8 +210,11 @@ def _cut_to(candidate: Passage, titled: str, cut: str) -> Passage:
 
 
 def _capitalized(value: Any) -> Any:
-    """Reads "left" and "right", too. /openapi.json names only Left and Right, because generators of clients cannot
-    make two names that differ only in case."""
+    """Reads "left" as "Left", and "right" as "Right".
+
+    /openapi.json names only Left and Right, because generators of clients cannot make two names that differ only in
+    case.
+    """
     return value.capitalize() if value in ("left", "right") else value
 
 
@@ -262,8 +268,8 @@ class TEIAPI(DocumentsAPI):
         if ranking.trace.query_truncated:
             too_long = ["query"]
         if too_long and request.truncate is False:
-            way_out = "shorten it, or set truncate to true"
-            raise InvalidRequest(too_long[0], f"the text is longer than the model reads; {way_out}")
+            remedy = "shorten it, or set truncate to true"
+            raise InvalidRequest(too_long[0], f"the text is longer than the model reads; {remedy}")
         return scored(ranking, documents, request.relative_scores, request.raw_scores)
 
     def content(self, results: list[dict[str, Any]], ranking: Ranking, warnings: Sequence[str]) -> Any:

@@ -22,13 +22,14 @@ from rerank.ports.http.problem import Problem
 #: Path → its APIs.
 APIs: TypeAlias = Mapping[str, ByField]
 
+#: The path of searches in the index.
 SEARCH = "/search"
 #: The JSON form of gRPC's Rerank.
 NATIVE: ByField = {"candidates": native.RERANK}
 
 
 def rerank_apis(cut: TextCutter) -> APIs:
-    """The APIs by path. All paths but SEARCH rerank the passages of the request.
+    """Returns path → its APIs. All paths but SEARCH rerank the passages of the request.
 
     Args:
         cut: cuts texts to a number of tokens.
@@ -48,5 +49,5 @@ def rerank_apis(cut: TextCutter) -> APIs:
 
 
 def error_in_all(by_path: APIs, problem: Problem) -> dict[str, Any]:
-    """The body of an error to a client whose API is not known: it has the fields of all APIs."""
+    """Returns the body of an error for a client whose API is not known. It has the fields of all APIs."""
     return error_body((api for apis in by_path.values() for api in apis.values()), problem)
