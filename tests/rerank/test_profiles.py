@@ -135,7 +135,7 @@ def test_settings_replace_keys_of_the_profiles_prompt_one_by_one():
         ("pe-rank", {"titles": "labelled", "max_words": 3}, "max_words, titles has no effect"),
         ("e2rank", {"order_tokens": "exact"}, "order_tokens has no effect"),
         ("first", {"max_word": 3}, "max_words"),
-        ("first", {"shorten": "words"}, "begins with max_words"),
+        ("first", {"shorten": "words"}, "needs max_words"),
     ],
 )
 def test_key_without_an_effect_is_refused(ranker, prompt, message):
