@@ -154,7 +154,7 @@ def test_run_whose_newest_save_a_power_loss_cut_resumes_from_the_one_before(inpu
     assert len(seen) == BATCHES - 6
     assert_same_weights(result, uninterrupted)
     assert "optimizer.pt has 0 of " in caplog.text
-    assert "arguments.json is cut" in caplog.text
+    assert "arguments.json cannot be read: the arguments are not compared" in caplog.text
 
 
 # --- refused
