@@ -293,7 +293,7 @@ class PreparedTexts:
 
     query: Query
     passages: tuple[Passage, ...]
-    #: Ids of the passages of which the ranker reads only the beginning.
+    #: Ids of the passages whose beginning alone is read by the ranker.
     truncated_doc_ids: tuple[str, ...] = ()
 
 

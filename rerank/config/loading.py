@@ -60,7 +60,7 @@ def _settings(file: YamlFile | None) -> dict[str, object]:
 def _place(
     file: YamlFile | None, overrides: Mapping[str, object], first_models: int, location: Sequence[int | str]
 ) -> str:
-    """Where a setting comes from, for errors: the file with its line, or the command line."""
+    """The source of a setting, for errors: the file with its line, or the command line."""
     match location:
         case ["models", int(number), *rest]:
             from_file = number >= first_models
@@ -94,7 +94,7 @@ def _check_names(config: ServiceConfig, place_of: Callable[[Sequence[int | str]]
 
 
 def preranker_problem(preranker: str, name: str, models: Mapping[str, ModelConfig]) -> str:
-    """Why a model cannot be the preranker of the model `name`, and what to do; empty if it can.
+    """The reason why a model cannot be the preranker of the model `name`, and what to do; empty if it can.
 
     A preranker ranks by its default strategy, which may be a cascade of two models.
     """

@@ -192,7 +192,7 @@ def _check_is_checkpoint(path: Path, given: str) -> None:
 
 
 def _way_out(folder: Path, form: str) -> str:
-    """What to write instead, for the end of an error: the profiles and rankers that fit a folder's config.json."""
+    """The end of an error: the profiles and rankers that fit a folder's config.json, as the user may write them."""
     try:
         config = read_settings(folder / "config.json")
     except CheckpointError:

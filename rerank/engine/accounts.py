@@ -44,7 +44,7 @@ class CallUsage:
     """The shared resources that one call uses.
 
     Attributes:
-        name: name of the caller: that of the API key, or of the connection; empty for calls in the same process.
+        name: name of the API key or of the connection; empty for calls in the same process.
         quotas: resource → limit of the API key on the amount that the caller uses.
         give_way: ends the call with `ended_by`; None for a call that never gives way.
         is_idle: whether the call's message has not come, or its answer is not read.

@@ -153,7 +153,7 @@ class Engine:
 
     @property
     def remaining_s(self) -> float:
-        """Estimated time in seconds until all queued work is done: that of the slowest phase, as phases run at once."""
+        """Estimated time in seconds until all queued work is done: the time of the slowest phase, as phases overlap."""
         tokens: Counter[ModelPhase] = Counter()
         for request in self._requests:
             tokens.update(request.remaining)
@@ -239,7 +239,7 @@ def _deadline_passed(request: Request, ms: float) -> DeadlineExceeded:
 
 
 def _scores(request: Request) -> tuple[ScoreKind, list[float]]:
-    """Kind and values of the scores: those of the window that held all candidates, otherwise ranks.
+    """Kind and values of the scores: the scores of the window that held all candidates, otherwise ranks.
 
     Scores of different windows cannot be compared. Those of a model that reads each passage alone can be, and are
     returned if its last window held all passages of the answer.

@@ -181,7 +181,7 @@ class ModelSchedulers:
 
 
 def _ranked(window: Window, done: Iterable[TimedResult[WindowRanking | None]]) -> RankedWindow:
-    """A ranked window from the results of its parts, the last of which has the ranking."""
+    """A ranked window from the results of its parts. The last part has the ranking."""
     ranking, ended_ms, durations = None, 0.0, set[float]()
     for part in done:
         ranking, ended_ms = part.result or ranking, max(ended_ms, part.queue_ms + part.batch_ms)

@@ -39,7 +39,7 @@ class _Caller:
     """A caller's waiting requests, and its tag: the virtual time in tokens when its next work starts."""
 
     tag: float = -math.inf
-    #: (priority, number, request). A request may have several entries, of which those without work are dropped later.
+    #: (priority, number, request). A request may have several entries; entries without work are dropped later.
     heap: _Heap = field(default_factory=list)
 
 

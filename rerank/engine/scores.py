@@ -85,7 +85,7 @@ def kendall_tau(order: Sequence[int]) -> float | None:
 
 
 def strictly_decreasing(scores: Sequence[float]) -> list[float]:
-    """The scores, of which each that is not below its predecessor in float32 is lowered to the next smaller float32.
+    """The scores in a strictly falling order: one that does not fall in float32 is lowered to the next smaller float32.
 
     trec_eval reads scores as float32, sorts by them and ignores the rank column, so that ties would lose the order.
     """

@@ -29,8 +29,8 @@ class PublisherPrompt(_Facts):
     Attributes:
         repository: OWNER/REPOSITORY on GitHub.
         files: files of the repository that have the words, each as COMMIT/PATH.
-        literals: part of the prompt → the SHA-256 of each string of which it consists; an f-string counts with its
-            expressions in braces.
+        literals: part of the prompt → the SHA-256 of each of its strings; an f-string counts with its expressions in
+            braces.
         replace: text in the strings, such as {i} of an f-string → a field of the template, or nothing.
         sha256: SHA-256 of the resulting template.yaml.
     """

@@ -196,7 +196,7 @@ def _text_tokens(ids: list[int], spans: list[tuple[int, int]]) -> TextTokens:
 
 
 def _ids_between(tokens: TextTokens, start: int, end: int) -> array[int]:
-    """Returns the ids of the tokens from character `start` to `end`, both of which are borders of tokens."""
+    """Returns the ids of the tokens from character `start` to `end`. Both are borders of tokens."""
     return tokens.ids[bisect_left(tokens.starts, start) : bisect_left(tokens.starts, end)]
 
 

@@ -147,7 +147,7 @@ def _indexer(texts: Path, out: Path, threads: int) -> Any:
 
 
 def _size(folder: Path) -> int:
-    """Number of texts in a Lucene index; 0 for an unfinished one, of which Anserini writes no more than a log line."""
+    """Number of texts in a Lucene index; 0 for an unfinished one, for which Anserini writes only a log line."""
     autoclass = pyserini_module("pyserini.pyclass").autoclass
     directory = autoclass("org.apache.lucene.store.FSDirectory").open(autoclass("java.io.File")(str(folder)).toPath())
     try:

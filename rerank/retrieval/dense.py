@@ -83,7 +83,7 @@ def write_vector_index(
     """Writes the graph of hnsw, and nothing for flat. A call after a kill resumes from the last save.
 
     Args:
-        vectors: the vectors, of which the graph in memory has copies in float16.
+        vectors: the vectors. The graph in memory holds copies in float16.
         threads: number of threads; with several, the graph differs a little from build to build.
         report: called with the number of vectors that are in the file.
 

@@ -35,7 +35,7 @@ SHORT_SLOTS = 4
 _SLOTS_OF_CONNECTION = 2
 #: Seconds in which a message must arrive while others wait for a slot.
 _CONTENDED_TRANSFER_S = 0.15
-#: The most connections of which it is known whether their messages came in time.
+#: Largest number of connections whose punctuality is remembered: whether their messages came in time.
 _MAX_RANKS = 10_000
 
 

@@ -1,4 +1,4 @@
-"""What FIRST costs without the model's pass."""
+"""Measures the time of FIRST without the model's pass: sanitizing, tokenizing and rendering."""
 
 from __future__ import annotations
 

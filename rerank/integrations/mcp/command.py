@@ -15,7 +15,7 @@ from rerank.errors import ConfigError
 class McpSettings:
     """Settings of `rerank mcp`."""
 
-    index: Annotated[Path | None, "Index folder from `rerank index`; without it there is no tool search."] = None
+    index: Annotated[Path | None, "Index folder from `rerank index`; without it, the tool `search` is left out."] = None
     config: Annotated[Path | None, "YAML file with the settings of a service; its ports and keys are not used."] = None
     target: Annotated[
         str | None, "HOST:PORT of a running service to use instead of starting one. RERANK_API_KEY is its key."

@@ -174,7 +174,7 @@ class Proof:
 
     @cached_property
     def bytes_per_s(self) -> float:
-        """What a copy within the device's memory reads and writes."""
+        """The rate of a copy within the device's memory, reads and writes together."""
         source = torch.zeros(2**20 if self.is_tiny else 2**31, dtype=torch.uint8, device=self.device)
         return 2 * source.nbytes / self.ms(source.clone) * 1000
 
